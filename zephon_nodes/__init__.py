@@ -1,0 +1,72 @@
+"""Elastic, resumable data loading for foundation models, as torchdata nodes. See the README for a first program."""
+
+from zephon_nodes.accumulator import Accumulator, Place
+from zephon_nodes.dataset import Dataset
+from zephon_nodes.drops import DropReport
+from zephon_nodes.errors import ClosedError, ConfigError, ReadError, RowError, StateError, ZephonError
+from zephon_nodes.formats import register_format
+from zephon_nodes.loader import Loader
+from zephon_nodes.microbatch import Microbatch, Origin
+from zephon_nodes.node import Node
+from zephon_nodes.ops.batch import Batch
+from zephon_nodes.ops.decode_text import DecodeText
+from zephon_nodes.ops.filter import Filter
+from zephon_nodes.ops.flat_map import FlatMap
+from zephon_nodes.ops.map import Map
+from zephon_nodes.ops.map_group import MapGroup
+from zephon_nodes.ops.pack_flat import PackFlat
+from zephon_nodes.ops.pack_sequences import PackSequences
+from zephon_nodes.ops.read import Read
+from zephon_nodes.ops.shuffle import Shuffle
+from zephon_nodes.ops.stateful_transform import Emit, StatefulTransform
+from zephon_nodes.ops.take import Take
+from zephon_nodes.ops.tokenize import Tokenize
+from zephon_nodes.pipeline import Pipeline
+from zephon_nodes.session import Options
+from zephon_nodes.state import merge_states
+from zephon_nodes.stream import Pointer
+from zephon_nodes.work.base import WorkSource, pointer
+from zephon_nodes.work.mixture_spec import MixtureSpec
+from zephon_nodes.work.node_source import from_node
+from zephon_nodes.work.static_mixture import StaticMixtureWorkSource
+
+__all__ = [
+    "Accumulator",
+    "Batch",
+    "ClosedError",
+    "ConfigError",
+    "Dataset",
+    "DecodeText",
+    "DropReport",
+    "Emit",
+    "Filter",
+    "FlatMap",
+    "Loader",
+    "Map",
+    "MapGroup",
+    "Microbatch",
+    "MixtureSpec",
+    "Node",
+    "Options",
+    "Origin",
+    "PackFlat",
+    "PackSequences",
+    "Pipeline",
+    "Place",
+    "Pointer",
+    "Read",
+    "ReadError",
+    "RowError",
+    "Shuffle",
+    "StateError",
+    "StatefulTransform",
+    "StaticMixtureWorkSource",
+    "Take",
+    "Tokenize",
+    "WorkSource",
+    "ZephonError",
+    "from_node",
+    "merge_states",
+    "pointer",
+    "register_format",
+]

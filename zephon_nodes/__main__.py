@@ -1,0 +1,47 @@
+"""python -m zephon_nodes demo | verify FILE.py:make_pipeline --worlds 1,2,4 --steps 20"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from zephon_nodes.errors import ZephonError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m zephon_nodes", description="Elastic, resumable data loading.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    demo = commands.add_parser("demo", help="the main job on text found on this machine: throughput, a batch, the proof")
+    demo.add_argument("--folder", help="where the data is put (default: a temporary folder)")
+    demo.add_argument("--seconds", type=float, default=5.0, help="how long throughput is measured")
+    check = commands.add_parser("verify", help="SHA-256 of every global batch on several numbers of ranks")
+    check.add_argument("function", metavar="FILE.py:make_pipeline", help="a function without arguments giving a pipeline")
+    check.add_argument("--worlds", type=_numbers, default=[1, 2, 4], help="world sizes, for example 1,2,4")
+    check.add_argument("--steps", type=int, default=20, help="rounds: one output of every lane each")
+    given = parser.parse_args(arguments)
+    try:
+        return _run(given)
+    except ZephonError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(given: argparse.Namespace) -> int:
+    if given.command == "demo":
+        from zephon_nodes.demo import demo
+
+        return 0 if demo(given.folder, given.seconds) else 1
+    from zephon_nodes.verify import load_function, verify
+
+    return 0 if verify(load_function(given.function), given.worlds, given.steps) else 1
+
+
+def _numbers(text: str) -> list[int]:
+    numbers = [int(part) for part in text.split(",")]
+    if any(number < 1 for number in numbers):
+        raise argparse.ArgumentTypeError(f"world sizes are at least 1, got {text!r}")
+    return numbers
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""The stateful half of a node: sees one lane's records in order and decides what is worked on together.
+
+One instance serves one span of one lane and is then thrown away, so "reset" needs no code, and a checkpoint needs nothing
+of it: a resume makes a new one and shows it the span again. It has no thread, clock, I/O or global. What it remembers
+ends with the span.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from zephon_nodes.stream import Record
+
+
+class Place(NamedTuple):
+    """Where an accumulator works. ``fill_last``: the last output of the lane is to be filled up (at_end="pad")."""
+
+    node: str
+    lane: int
+    span: int
+    epoch: int
+    fill_last: bool = False
+
+
+class Accumulator(ABC):
+    """Turns records into calls: values that the node's worker function takes, one at a time, in any thread.
+
+    Where a node has no worker function, calls are the records (or drops, or failures) themselves.
+    """
+
+    @abstractmethod
+    def push(self, record: Record) -> Iterable[Any]:
+        """The calls that are complete now."""
+
+    @abstractmethod
+    def flush(self) -> Iterable[Any]:
+        """The calls made of all that is held. Nothing is pushed after it."""
+
+
+class Grouping(Accumulator):
+    """Calls of ``size`` records, the last one shorter."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._held = size, list[Record]()
+
+    def push(self, record: Record) -> Iterable[list[Record]]:
+        self._held.append(record)
+        return self.flush() if len(self._held) == self._size else ()
+
+    def flush(self) -> Iterable[list[Record]]:
+        held, self._held = self._held, []
+        return [held] if held else ()

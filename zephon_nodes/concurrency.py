@@ -1,0 +1,279 @@
+"""The only file with threads: pools of workers, the driver's thread, and the cache that workers share.
+
+Every thread owns what it touches and speaks through queues.
+
+    workers   take a task from their hop's inbox, run it, and put it into the driver's mailbox
+    driver    runs the engine; it alone changes it. Its mailbox brings finished tasks, lanes of which the trainer has taken
+              an output, and the word to stop. When the engine can do nothing, the driver waits for mail
+    trainer   takes events from the outbox
+
+So nothing is polled, no lock is held while user code runs, and ``state_dict`` needs no lock at all. Threads are daemons
+that are told to stop and joined, on ``close()``, when the driver is garbage-collected, and at interpreter exit.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from queue import SimpleQueue
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from zephon_nodes.engine import Engine, Event, Output, Submit
+from zephon_nodes.errors import ClosedError
+from zephon_nodes.plan import Hop, Plan
+from zephon_nodes.stream import Failure, Item
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+MakeEngine: TypeAlias = Callable[[Submit], Engine]
+_STOP = object()
+_JOIN_SECONDS = 10.0
+CLOSED = "this loader was closed; iterate over it again to start anew"
+
+
+class Driver(Protocol):
+    """Runs an engine. ``get``: the next event, waiting for it. ``close``: ends all threads; safe to call again."""
+
+    def get(self) -> Event: ...
+
+    def close(self) -> None: ...
+
+
+class WorkTask:
+    """Work under way: see ``engine.Task``. An exception of the work becomes a ``Failure`` in its place."""
+
+    __slots__ = ("calls", "done", "hop", "items")
+
+    def __init__(self, hop: Hop, calls: list[Any]) -> None:
+        self.hop, self.calls, self.done = hop, calls, False
+        self.items: list[Item] = []
+
+    def run(self) -> None:
+        try:
+            self.items = self.hop.run(self.calls)
+        except Exception as error:  # noqa: BLE001 - the trainer sees it, when its turn comes
+            self.items = [Failure(error)]
+        self.calls = []
+
+
+class InlineDriver:
+    """Runs everything in the caller's thread, no further ahead than the next output needs."""
+
+    def __init__(self, make_engine: MakeEngine, plan: Plan) -> None:
+        self._engine: Engine | None = make_engine(self._submit)
+
+    def _submit(self, i: int, hop: Hop, calls: list[Any]) -> WorkTask:
+        task = WorkTask(hop, calls)
+        task.run()
+        task.done = True
+        return task
+
+    def _live(self) -> Engine:
+        if self._engine is None:
+            raise ClosedError(CLOSED)
+        return self._engine
+
+    def get(self) -> Event:
+        engine = self._live()
+        while not engine.events:
+            engine.step()
+        event = engine.events.popleft()
+        if isinstance(event, Output):
+            engine.taken(event.lane)
+        return event
+
+    def close(self) -> None:
+        self._engine = None
+
+
+class ThreadDriver:
+    """Runs the engine in a thread of its own, ahead of the trainer, and each hop in a pool of threads."""
+
+    def __init__(self, make_engine: MakeEngine, plan: Plan) -> None:
+        self._mail: SimpleQueue[Any] = SimpleQueue()
+        self._out: SimpleQueue[Any] = SimpleQueue()
+        stopped = threading.Event()
+        inboxes: dict[int, SimpleQueue[Any]] = {i: SimpleQueue() for i, hop in enumerate(plan.hops) if hop.parallelism}
+        workers = [
+            _thread("+".join(hop.names), _work, inboxes[i], self._mail, stopped)
+            for i, hop in enumerate(plan.hops)
+            for _ in range(hop.parallelism)
+        ]
+        driver = _thread("driver", _drive, make_engine(_submitter(inboxes)), self._mail, self._out)
+        hops = [inboxes[i] for i, hop in enumerate(plan.hops) for _ in range(hop.parallelism)]
+        self._end = weakref.finalize(self, _end, driver, workers, self._mail, hops, self._out, stopped)
+        for thread in [driver, *workers]:
+            thread.start()
+
+    def get(self) -> Event:
+        event = self._out.get()
+        if isinstance(event, Output):
+            self._mail.put(event.lane)
+        elif isinstance(event, _Crash):
+            self._out.put(event)
+            raise event.error
+        return event  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self._end()
+
+
+class _Crash:
+    """The driver's own death: an error that belongs to no lane, or the end of everything after ``close``."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def _submitter(inboxes: Mapping[int, SimpleQueue[Any]]) -> Submit:
+    def submit(i: int, hop: Hop, calls: list[Any]) -> WorkTask:
+        task = WorkTask(hop, calls)
+        if i in inboxes:
+            inboxes[i].put(task)
+        else:
+            task.run()
+            task.done = True
+        return task
+
+    return submit
+
+
+def _thread(name: str, target: Callable[..., None], *args: Any) -> threading.Thread:
+    return threading.Thread(target=target, args=args, name=f"zephon {name}", daemon=True)
+
+
+def _work(inbox: SimpleQueue[Any], mail: SimpleQueue[Any], stopped: threading.Event) -> None:
+    while (task := inbox.get()) is not _STOP:
+        if not stopped.is_set():
+            task.run()
+            mail.put(task)
+
+
+def _drive(engine: Engine, mail: SimpleQueue[Any], out: SimpleQueue[Any]) -> None:
+    try:
+        while True:
+            moved = engine.step()
+            while engine.events:
+                out.put(engine.events.popleft())
+            while not (moved and mail.empty()):
+                message = mail.get()
+                moved = True
+                if message is _STOP:
+                    return
+                if isinstance(message, WorkTask):
+                    message.done = True
+                else:
+                    engine.taken(message)
+    except BaseException as error:  # noqa: BLE001 - handed to the trainer, who raises it
+        out.put(_Crash(error))
+
+
+def _end(
+    driver: threading.Thread,
+    workers: Sequence[threading.Thread],
+    mail: SimpleQueue[Any],
+    inboxes: Sequence[SimpleQueue[Any]],
+    out: SimpleQueue[Any],
+    stopped: threading.Event,
+) -> None:
+    stopped.set()
+    mail.put(_STOP)
+    _join(driver)
+    for inbox in inboxes:
+        inbox.put(_STOP)
+    for worker in workers:
+        _join(worker)
+    out.put(_Crash(ClosedError(CLOSED)))
+
+
+def _join(thread: threading.Thread) -> None:
+    """Waits for a thread, unless it is this one (garbage may be collected anywhere) or never began."""
+    if thread is not threading.current_thread() and thread.ident is not None:
+        thread.join(_JOIN_SECONDS)
+
+
+class SharedCache(Generic[K, V]):
+    """Values that several threads want, each made once, the least recently used forgotten beyond ``limit`` values.
+
+    A value also goes as soon as all that it has to give has been taken from it. ``made``: values made so far.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = max(1, limit)
+        self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()
+        self._changed = threading.Condition()
+        self.made = 0
+
+    def fetch(self, wanted: Mapping[K, int], make: Callable[[K], tuple[V, int]]) -> dict[K, V]:
+        """The values of some keys. ``wanted``: how much of each is taken; ``make(key)``: a value and how much it has."""
+        out: dict[K, V] = {}
+        while len(out) < len(wanted):
+            mine = self._take_or_claim(wanted, out)
+            if mine is not None:
+                out[mine] = self._make(mine, wanted[mine], make)
+        return out
+
+    def _take_or_claim(self, wanted: Mapping[K, int], out: dict[K, V]) -> K | None:
+        """Takes what is ready; else claims a key that nobody is making; else waits for one that somebody is."""
+        with self._changed:
+            for key, amount in wanted.items():
+                entry = self._entries.get(key)
+                if key not in out and entry is not None and entry.ready:
+                    out[key] = entry.value
+                    self._use(key, entry, amount)
+            missing = [key for key in wanted if key not in out]
+            free = [key for key in missing if key not in self._entries]
+            if free:
+                self._entries[free[0]] = _Entry()
+                return free[0]
+            if missing:
+                self._changed.wait()
+            return None
+
+    def _use(self, key: K, entry: _Entry[V], amount: int) -> None:
+        entry.left -= amount
+        self._entries.move_to_end(key)
+        if entry.left <= 0:
+            del self._entries[key]
+
+    def _make(self, key: K, amount: int, make: Callable[[K], tuple[V, int]]) -> V:
+        entry = self._entries[key]
+        try:
+            entry.value, entry.left = make(key)
+            entry.ready = True
+            return entry.value
+        finally:
+            with self._changed:
+                if entry.ready:
+                    self.made += 1
+                    self._use(key, entry, amount)
+                    self._forget()
+                else:
+                    del self._entries[key]
+                self._changed.notify_all()
+
+    def _forget(self) -> None:
+        ready = [key for key, entry in self._entries.items() if entry.ready]
+        for key in ready[: max(0, len(ready) - self._limit)]:
+            del self._entries[key]
+
+
+class _Entry(Generic[V]):
+    __slots__ = ("left", "ready", "value")
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.left = 0
+        self.value: V
+
+
+DRIVERS: dict[str, Callable[[MakeEngine, Plan], Driver]] = {"inline": InlineDriver, "thread": ThreadDriver}
+
+
+def default_parallelism() -> int:
+    """Worker threads of a hop that wasn't given any: the cores that this process may use, at most 4."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(4, cores))

@@ -1,0 +1,266 @@
+"""A named collection of files of one format: how many rows, where they lie, and each row by (shard, row)."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import operator
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from zephon_nodes.errors import ConfigError, RowError
+from zephon_nodes.formats import format_for, format_named, known_suffixes
+from zephon_nodes.formats.base import BadRow, Format, Shard
+from zephon_nodes.formats.memory import MemoryFormat
+from zephon_nodes.hashing import I64
+from zephon_nodes.listing import PathLike, find_files
+from zephon_nodes.storage import BESIDE, StoredFile
+
+_LISTED_FILES = 16
+_NAMED_COLUMNS = 20
+
+
+class _Opened:
+    """What is known once every file has been opened."""
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self.shards = shards
+        none = np.zeros(0, np.int64)
+        self.shard_rows: I64 = np.array([shard.unit_rows.sum() for shard in shards], np.int64)
+        self.shard_starts = _starts(self.shard_rows)
+        self.first_units = _starts(np.array([len(shard.unit_rows) for shard in shards], np.int64))
+        self.unit_rows: I64 = np.concatenate([none, *(shard.unit_rows for shard in shards)])
+        self.unit_bytes: I64 = np.concatenate([none, *(shard.unit_bytes for shard in shards)])
+        self.unit_starts = _starts(self.unit_rows)
+
+
+class Dataset:
+    """Files of one format, called shards, each cut into units. Made by ``from_path`` or ``from_rows``.
+
+    Listing the files happens at once; opening them (Parquet footers, JSONL indexes) at the first use of a count or a
+    row, once a process. Pickles without what was opened.
+
+    ``len(dataset)`` rows; ``dataset[i]`` and iteration read rows in file order, for looking at data, not for training.
+    """
+
+    def __init__(
+        self, name: str, files: Sequence[StoredFile], fmt: Format, columns: Sequence[str] | None = None
+    ) -> None:
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"a dataset needs a name, a non-empty string; got {name!r}")
+        self.name = name
+        self.format = fmt
+        self.columns = _checked_columns(name, columns)
+        self._files = tuple(files)
+        self._opened: _Opened | None = None
+
+    @classmethod
+    def from_path(
+        cls,
+        name: str,
+        path: PathLike | Sequence[PathLike],
+        fmt: str | None = None,
+        columns: Sequence[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        index_dir: PathLike | None = None,
+    ) -> Dataset:
+        """A dataset of files.
+
+        ``path``: a file, a folder, a glob pattern, a URL that fsspec opens, or a list of those; see ``find_files``.
+        ``fmt``: "parquet", "jsonl" or a registered one; None tells it by suffix, and then all files must be of one.
+        ``columns``: read only these, None for all; fewer is less to read and decode. One that only some files have is
+        None in the rows of the others. ``storage_options``: for fsspec. ``index_dir``: folder for JSONL indexes and
+        decompressed copies, ``"beside"`` for hidden files beside the data; None for ``~/.cache/zephon_nodes/index``.
+
+        Raises ``ConfigError`` if the name is empty, nothing is found or the format isn't clear, ``ReadError`` if the
+        store fails. A column that no file has is a ``ConfigError`` when the files are opened.
+        """
+        chosen = format_named(fmt) if fmt is not None else None
+        files = find_files(path, chosen.suffixes if chosen else known_suffixes(), storage_options)
+        if index_dir is not None:
+            files = [dataclasses.replace(file, cache_dir=os.fspath(index_dir)) for file in files]
+        if index_dir == BESIDE and not all(file.is_local for file in files):
+            raise ConfigError(f"dataset {name!r}: index_dir='beside' needs local files; name a local folder instead")
+        return cls(name, files, chosen or _only_format(name, files), columns)
+
+    @classmethod
+    def from_rows(cls, name: str, rows: Iterable[Any]) -> Dataset:
+        """A dataset of Python values, mostly dicts. It keeps the list and gives out copies, so the rows stay as they are.
+
+        Processes get a copy of all rows: meant for small data. Raises ``ConfigError`` for an empty name, or a str, bytes
+        or dict in place of a list.
+        """
+        if isinstance(rows, (str, bytes, Mapping)) or not isinstance(rows, Iterable):
+            raise ConfigError(f"dataset {name!r}: rows must be a list of rows, got a {type(rows).__name__}")
+        return cls(name, [StoredFile("rows", "rows")], MemoryFormat(rows))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of the files, relative to the dataset's root, in order."""
+        return tuple(file.name for file in self._files)
+
+    @property
+    def rows(self) -> int:
+        """Rows in all files."""
+        return int(self._open().shard_starts[-1])
+
+    @property
+    def shard_rows(self) -> I64:
+        """int64, rows of each shard."""
+        return self._open().shard_rows
+
+    @property
+    def shard_starts(self) -> I64:
+        """int64, one longer than ``shard_rows``: rows of the dataset before each shard."""
+        return self._open().shard_starts
+
+    @property
+    def first_units(self) -> I64:
+        """int64, one longer than ``shard_rows``: units of the dataset before each shard."""
+        return self._open().first_units
+
+    @property
+    def unit_rows(self) -> I64:
+        """int64, rows of each unit of all shards, in order, with those that are empty."""
+        return self._open().unit_rows
+
+    @property
+    def unit_bytes(self) -> I64:
+        """int64, estimated bytes of each unit when decoded."""
+        return self._open().unit_bytes
+
+    @property
+    def unit_starts(self) -> I64:
+        """int64, one longer than ``unit_rows``: rows of the dataset before each unit."""
+        return self._open().unit_starts
+
+    def open(
+        self, map_: Callable[[Callable[[StoredFile], Shard], Sequence[StoredFile]], Iterable[Shard]] = map
+    ) -> None:
+        """Opens all files, if that hasn't been done. ``map_``: like ``map``; one that keeps order may be parallel.
+
+        Raises ``ReadError`` for a file that can't be opened, ``ConfigError`` for a column that no file has.
+        """
+        if self._opened is None:
+            shards = list(map_(self._shard_of, self._files))
+            _check_missing(self.name, shards)
+            self._opened = _Opened(shards)
+
+    def unit_of(self, shard: int, row: int) -> tuple[int, int]:
+        """(unit in the shard, row in the unit) of a row of a shard. Raises IndexError if there is no such row."""
+        opened = self._open()
+        if not (0 <= shard < len(self._files) and 0 <= row < opened.shard_rows[shard]):
+            raise IndexError(f"dataset {self.name!r} has no row {row} of shard {shard}")
+        place = int(opened.shard_starts[shard]) + row
+        unit = _holder(opened.unit_starts, place)
+        return unit - int(opened.first_units[shard]), place - int(opened.unit_starts[unit])
+
+    def shard(self, index: int) -> Shard:
+        """The shard of a number."""
+        return self._open().shards[index]
+
+    def path_of(self, shard: int) -> str:
+        """Full path or URL of a shard's file, for messages."""
+        return str(self._files[shard])
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What the recipe holds of the data: counts, format, columns, and a SHA-256 of [name, rows, size] of each file.
+
+        With at most 16 files, these are there as ``list``. Rows given to ``from_rows`` have a SHA-256 of their content
+        instead. Not in it: where the files lie, and when they were written. Plain str, int, list, dict, None.
+        """
+        facts: dict[str, Any] = {"files": len(self._files), "rows": self.rows, "format": self.format.name}
+        facts["columns"] = None if self.columns is None else list(self.columns)
+        if isinstance(self.format, MemoryFormat):
+            return facts | {"digest": self.format.digest()}
+        counts = self.shard_rows.tolist()
+        listed = [[file.name, rows, file.size] for file, rows in zip(self._files, counts, strict=True)]
+        facts["digest"] = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+        return facts | ({"list": listed} if len(listed) <= _LISTED_FILES else {})
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, index: int) -> Any:
+        place = operator.index(index)
+        place += self.rows if place < 0 else 0
+        if not 0 <= place < self.rows:
+            raise IndexError(f"dataset {self.name!r} has {self.rows} rows, and no row {index}")
+        shard = _holder(self.shard_starts, place)
+        row = place - int(self.shard_starts[shard])
+        unit, row_in_unit = self.unit_of(shard, row)
+        found = self.shard(shard).take([row]) or self.shard(shard).read(unit).take([row_in_unit])
+        return self._good(found[0], shard, row)
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, shard in enumerate(self._open().shards):
+            row = 0
+            for unit, count in enumerate(shard.unit_rows.tolist()):
+                for payload in shard.read(unit).take(range(count)):
+                    yield self._good(payload, number, row)
+                    row += 1
+
+    def __repr__(self) -> str:
+        files = f"{len(self._files)} file{'s' * (len(self._files) != 1)}"
+        rows = "" if self._opened is None else f", {self.rows} rows"
+        return f"Dataset({self.name!r}, {self.format.name}, {files}{rows}, first {self.path_of(0)!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    def _open(self) -> _Opened:
+        self.open()
+        if self._opened is None:
+            raise ConfigError(f"dataset {self.name!r} could not be opened")
+        return self._opened
+
+    def _shard_of(self, file: StoredFile) -> Shard:
+        return self.format.open(file, self.columns)
+
+    def _good(self, payload: Any, shard: int, row: int) -> Any:
+        if isinstance(payload, BadRow):
+            where = f"dataset {self.name!r}, {self.path_of(shard)}, row {row}"
+            raise RowError(f"{where}: {payload.cause}", where=where) from payload.cause
+        return payload
+
+
+def _checked_columns(name: str, columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    if columns is None:
+        return None
+    if isinstance(columns, str) or not columns or not all(isinstance(column, str) and column for column in columns):
+        raise ConfigError(f"dataset {name!r}: columns must be a list of names, or None for all; got {columns!r}")
+    if len(set(columns)) < len(columns):
+        raise ConfigError(f"dataset {name!r}: a column is named twice in columns={list(columns)!r}")
+    return tuple(columns)
+
+
+def _only_format(name: str, files: Sequence[StoredFile]) -> Format:
+    formats = {fmt.name: fmt for fmt in (format_for(file.name) for file in files)}
+    if len(formats) > 1:
+        raise ConfigError(
+            f"dataset {name!r}: files of several formats were found ({', '.join(formats)}); say which with fmt="
+        )
+    return next(iter(formats.values()))
+
+
+def _check_missing(name: str, shards: Sequence[Shard]) -> None:
+    missing = set.intersection(*(set(shard.missing) for shard in shards)) if shards else set()
+    if missing:
+        there = list(dict.fromkeys(column for shard in shards for column in shard.columns or ()))
+        shown = ", ".join(there[:_NAMED_COLUMNS]) + ", ..." * (len(there) > _NAMED_COLUMNS)
+        raise ConfigError(
+            f"dataset {name!r}: no file has column {', '.join(map(repr, sorted(missing)))}; the columns are: {shown}"
+        )
+
+
+def _starts(counts: I64) -> I64:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _holder(starts: I64, place: int) -> int:
+    """The part that holds a place: the last that starts at or before it, so never an empty one."""
+    return int(starts.searchsorted(place, side="right")) - 1

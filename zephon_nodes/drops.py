@@ -1,0 +1,53 @@
+"""What was left out, and why: counted when a delivered output passes it, so a replay doesn't count it again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from zephon_nodes.stream import Drop, Pointer
+
+KEPT = 1000
+
+
+class DroppedRow(NamedTuple):
+    """``where``: dataset, file and row of each part."""
+
+    node: str
+    reason: str
+    where: str
+
+
+class DropReport:
+    """``counts``: records by (node, reason's first line). ``rows``: the first 1,000 in full. ``total``, ``failed``: sums,
+    the latter of those left out by an error."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.rows: list[DroppedRow] = []
+        self.failed = 0
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    def add(self, drops: Iterable[Drop], locate: Callable[[tuple[Pointer, ...]], str]) -> None:
+        for drop in drops:
+            self.counts[drop.node, drop.reason.split("\n", 1)[0].split(":", 1)[0]] += 1
+            self.failed += drop.failed
+            if len(self.rows) < KEPT:
+                self.rows.append(DroppedRow(drop.node, drop.reason, locate(drop.origins)))
+
+    def __len__(self) -> int:
+        return self.total
+
+    def __str__(self) -> str:
+        if not self.counts:
+            return "nothing was left out"
+        lines = [f"{self.total} records left out, {self.failed} of them by errors"]
+        lines += [f"  {count:8d}  {node}: {reason}" for (node, reason), count in self.counts.most_common()]
+        lines += [f"  {row.node}: {row.reason}  ({row.where})" for row in self.rows[:5]]
+        return "\n".join(lines)
+
+    __repr__ = __str__

@@ -1,0 +1,326 @@
+"""The driver's logic: what is fed, what is passed on, and in which order outputs leave. No thread, no clock, no I/O.
+
+Each lane has a feed (its place in the source), an accumulator at each stateful hop, and a queue of finished outputs.
+Work leaves a hop in the order in which it was submitted: a deque of tasks, oldest first, with marks standing between
+them, so nothing overtakes anything. Everything behind a task that is done is passed on at once and without bound;
+only feeding is held back. A lane may be fed while fewer than ``window`` tasks are under way and it has fewer than
+``target`` finished outputs; of such lanes the one with the least (finished + under way) is fed. So a lane that filters
+everything out is fed on and on while the others wait, memory is bounded per lane, and there is nothing to deadlock on:
+the driver waits for a task, or, with every lane at its target, for the trainer.
+
+Outputs leave by rounds: the live lane with the fewest rounds first, ties to the lowest lane.
+
+Where records are counted (at Batch, or at the tail without one) every output gets its cut: the span and how many records
+of it have gone in. A lane that starts from a cut is fed its whole span again and drops that many records there.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from zephon_nodes.accumulator import Accumulator, Place
+from zephon_nodes.errors import StateError
+from zephon_nodes.plan import Counted, Hop, Plan
+from zephon_nodes.stream import Cut, Drop, End, Failure, Flush, Item, Pointer, Record
+
+
+class Task(Protocol):
+    """Work under way. ``items`` are there once ``done``."""
+
+    done: bool
+    items: list[Item]
+
+
+Submit: TypeAlias = "Callable[[int, Hop, list[Any]], Task]"
+
+
+class Start(NamedTuple):
+    """Where a lane starts: its cut, and the rounds that it has given in this epoch."""
+
+    cut: Cut
+    rounds: int = 0
+
+
+class Limits(NamedTuple):
+    """``window``: tasks under way at most, but for what they give rise to. ``target``: finished outputs a lane.
+    ``fill_last``: the last output of a lane is filled up to full size."""
+
+    window: int
+    target: int
+    fill_last: bool = False
+
+
+class Output(NamedTuple):
+    """One output of the root. ``drops``: what was left out since the lane's previous output. ``sure``: rounds that the
+    lane is sure to reach."""
+
+    lane: int
+    payload: Any
+    cut: Cut
+    drops: tuple[Drop, ...]
+    sure: int
+
+
+class LaneEnd(NamedTuple):
+    """A lane's end. ``token``: the source's own state there, if it has one."""
+
+    lane: int
+    drops: tuple[Drop, ...]
+    token: Any = None
+
+
+class LaneFailure(NamedTuple):
+    """An error, in its place among the outputs."""
+
+    lane: int
+    error: BaseException
+
+
+Event: TypeAlias = "Output | LaneEnd | LaneFailure"
+
+
+class _Lane:
+    """Everything that the driver knows of a lane."""
+
+    def __init__(self, lane: int, start: Start, feed: Iterator[Any], skips_unread: bool) -> None:
+        self.lane, self.feed, self.rounds = lane, feed, start.rounds
+        self.span, self.token, self.skip = -1, None, start.cut.taken
+        self.ordinal = start.cut.taken if skips_unread else 0
+        self.accumulators: dict[int, Accumulator] = {}
+        self.finished: deque[Event] = deque()
+        self.drops: list[Drop] = []
+        self.pending = self.handed = 0
+        self.fed = False
+
+    def flush(self, mark: Flush) -> Failure | None:
+        """A span begins where records are counted."""
+        short = self.short() if self.span >= 0 else None
+        if self.span >= 0:
+            self.ordinal = self.skip = 0
+        self.span, self.token = mark.span, mark.token
+        return short
+
+    def short(self) -> Failure | None:
+        """The error of a replay that didn't reach the place that the state names."""
+        if self.ordinal >= self.skip:
+            return None
+        return Failure(
+            StateError(
+                f"lane {self.lane}: span {self.span} gave {self.ordinal} records, but the state had taken {self.skip} "
+                "of it; the data or a function of yours has changed since the state was saved"
+            )
+        )
+
+    def count(self, item: Item) -> bool:
+        """Whether an item is new, and not one that had been delivered before the state was saved."""
+        if isinstance(item, Record):
+            self.ordinal += 1
+            return self.ordinal > self.skip
+        return isinstance(item, Failure) or self.ordinal >= self.skip
+
+    @property
+    def cut(self) -> Cut:
+        return Cut(self.span, self.ordinal, self.token)
+
+
+class Engine:
+    """Runs a plan for the owned lanes from their starts, one ``step`` at a time, into ``events``."""
+
+    def __init__(self, plan: Plan, starts: Mapping[int, Start], epoch: int, limits: Limits, submit: Submit) -> None:
+        self.events: deque[Event] = deque()
+        self._plan, self._hops, self._submit = plan, plan.hops, submit
+        self._epoch, self._limits = epoch, limits
+        self._queues: list[deque[tuple[_Lane, Any]]] = [deque() for _ in plan.hops]
+        self._pending = 0
+        self._lanes = {lane: self._lane(lane, start) for lane, start in starts.items()}
+        self._turns = [(lane.rounds, number) for number, lane in self._lanes.items()]
+        heapq.heapify(self._turns)
+
+    def _lane(self, lane: int, start: Start) -> _Lane:
+        unread = self._plan.skips_unread
+        cut = start.cut if unread else start.cut._replace(taken=0)
+        return _Lane(lane, start, self._plan.source.feed(lane, self._epoch, cut), unread)
+
+    def step(self) -> bool:
+        """Passes on what is done and feeds once. False: nothing can be done before a task ends or an output is taken."""
+        moved = self._pass_on()
+        return self._feed() or moved
+
+    def taken(self, lane: int) -> None:
+        """The trainer has taken an output of a lane."""
+        self._lanes[lane].handed -= 1
+
+    def held(self) -> int:
+        """Finished outputs that wait, over all lanes."""
+        return sum(len(lane.finished) + lane.handed for lane in self._lanes.values())
+
+    # feeding
+
+    def _feed(self) -> bool:
+        if self._pending >= self._limits.window:
+            return False
+        lane = self._hungriest()
+        if lane is None:
+            return False
+        work = next(lane.feed)
+        if isinstance(work, (Flush, End)):
+            lane.fed = isinstance(work, End)
+            self._mark(0, lane, work)
+        else:
+            self._arrive(0, lane, work)
+        return True
+
+    def _hungriest(self) -> _Lane | None:
+        best, least = None, None
+        for lane in self._lanes.values():
+            finished = len(lane.finished) + lane.handed
+            if lane.fed or finished >= self._limits.target:
+                continue
+            need = (finished + lane.pending, lane.rounds, lane.lane)
+            if least is None or need < least:
+                best, least = lane, need
+        return best
+
+    # passing on
+
+    def _pass_on(self) -> bool:
+        moved = False
+        for i in reversed(range(len(self._queues))):
+            queue = self._queues[i]
+            while queue and (isinstance(queue[0][1], (Flush, End)) or queue[0][1].done):
+                lane, entry = queue.popleft()
+                moved = True
+                if isinstance(entry, (Flush, End)):
+                    self._mark(i + 1, lane, entry)
+                else:
+                    self._count(lane, -1)
+                    self._arrive(i + 1, lane, entry.items)
+        return moved
+
+    def _count(self, lane: _Lane, by: int) -> None:
+        lane.pending += by
+        self._pending += by
+
+    def _arrive(self, i: int, lane: _Lane, items: Sequence[Any]) -> None:
+        """Items come to hop ``i``."""
+        if i == len(self._hops):
+            self._tail(lane, items)
+            return
+        hop = self._hops[i]
+        calls = self._accumulate(i, hop, lane, items) if hop.accumulator else list(items)
+        self._work(i, hop, lane, calls)
+
+    def _work(self, i: int, hop: Hop, lane: _Lane, calls: list[Any]) -> None:
+        if not calls:
+            return
+        task = self._submit(i, hop, calls)
+        if hop.parallelism == 0 and not self._queues[i]:
+            self._arrive(i + 1, lane, task.items)
+            return
+        self._queues[i].append((lane, task))
+        self._count(lane, 1)
+
+    def _accumulate(self, i: int, hop: Hop, lane: _Lane, items: Sequence[Item]) -> list[Any]:
+        accumulator, calls = lane.accumulators[i], list[Any]()
+        for item in items:
+            if hop.counts and not lane.count(item):
+                continue
+            if not isinstance(item, Record):
+                calls.append(item)
+                continue
+            new = _guarded(hop, item.origins, accumulator.push, item)
+            calls += [Counted(lane.cut, call) for call in new] if hop.counts else new
+        return calls
+
+    def _mark(self, i: int, lane: _Lane, mark: Flush | End) -> None:
+        """A mark comes to hop ``i``: what the accumulator holds goes first, then the mark."""
+        if i == len(self._hops):
+            self._tail_mark(lane, mark)
+            return
+        hop = self._hops[i]
+        if hop.accumulator:
+            self._work(i, hop, lane, self._turn_over(i, hop, lane, mark))
+        if self._queues[i]:
+            self._queues[i].append((lane, mark))
+        else:
+            self._mark(i + 1, lane, mark)
+
+    def _turn_over(self, i: int, hop: Hop, lane: _Lane, mark: Flush | End) -> list[Any]:
+        """The old accumulator's last calls; a new accumulator takes its place, but a counting one lives on to the end."""
+        calls: list[Any] = []
+        old = lane.accumulators.get(i)
+        if hop.counts:
+            failure = lane.flush(mark) if isinstance(mark, Flush) else lane.short()
+            if failure:
+                return [failure]
+        if old is not None and (isinstance(mark, End) or not hop.counts):
+            new = _guarded(hop, (), old.flush)
+            calls += [Counted(lane.cut, call) for call in new] if hop.counts else new
+            old = None
+        if old is None and isinstance(mark, Flush) and hop.accumulator:
+            place = Place(hop.names[0], lane.lane, mark.span, self._epoch, self._limits.fill_last)
+            lane.accumulators[i] = hop.accumulator(place)
+        return calls
+
+    # the tail
+
+    def _tail(self, lane: _Lane, items: Sequence[Item]) -> None:
+        for item in items:
+            if not self._plan.counted and not lane.count(item):
+                continue
+            if isinstance(item, Drop):
+                lane.drops.append(item)
+            elif isinstance(item, Failure):
+                self._fail(lane, item.error)
+            else:
+                cut = item.cut if self._plan.counted and item.cut else lane.cut
+                lane.finished.append(Output(lane.lane, item.payload, cut, tuple(lane.drops), 0))
+                lane.drops = []
+        self._emit()
+
+    def _tail_mark(self, lane: _Lane, mark: Flush | End) -> None:
+        if not self._plan.counted:
+            failure = lane.flush(mark) if isinstance(mark, Flush) else lane.short()
+            if failure:
+                self._fail(lane, failure.error)
+        if isinstance(mark, End):
+            lane.finished.append(LaneEnd(lane.lane, tuple(lane.drops), mark.token))
+            self._emit()
+
+    def _fail(self, lane: _Lane, error: BaseException) -> None:
+        lane.fed = True
+        lane.finished.append(LaneFailure(lane.lane, error))
+
+    def _emit(self) -> None:
+        """Moves what is due from the lanes to ``events``."""
+        while self._turns:
+            lane = self._lanes[self._turns[0][1]]
+            if self._plan.rounds is not None and lane.rounds >= self._plan.rounds:
+                lane.fed = True
+                lane.finished.clear()
+                lane.finished.append(LaneEnd(lane.lane, ()))
+            if not lane.finished:
+                return
+            event = lane.finished.popleft()
+            if not isinstance(event, Output):
+                heapq.heappop(self._turns)
+                self.events.append(event)
+                if isinstance(event, LaneFailure):
+                    self._turns.clear()
+                continue
+            lane.rounds += 1
+            lane.handed += 1
+            ended = bool(lane.finished) and not isinstance(lane.finished[-1], Output)
+            self.events.append(event._replace(sure=lane.rounds + len(lane.finished) - ended))
+            heapq.heapreplace(self._turns, (lane.rounds, lane.lane))
+
+
+def _guarded(hop: Hop, origins: tuple[Pointer, ...], step: Callable[..., Iterable[Any]], *record: Record) -> list[Any]:
+    """The calls of an accumulator's step; if it raises, what the node's policy makes of the record."""
+    try:
+        return list(step(*record))
+    except Exception as error:  # noqa: BLE001 - user code: raised with its place, or dropped and counted
+        return [hop.failed(origins, error) if hop.failed else Failure(error)]

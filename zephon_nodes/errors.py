@@ -1,0 +1,66 @@
+"""Errors, one class per party at fault. Every message says what was asked, what came, where, and what to do.
+
+ConfigError   the settings or the order of nodes are wrong (raised at construction)
+ReadError     a file can't be found, opened or decoded, or isn't what it was (never skipped)
+RowError      one row or record can't be used: broken JSON, a missing field, a function of the user's that raised
+StateError    a state doesn't fit this graph, this recipe or this number of ranks
+ClosedError   something was asked of a loader that has been closed
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ZephonError(Exception):
+    """Base of all errors of this package."""
+
+
+class ConfigError(ZephonError, ValueError):
+    """Settings, or the order of nodes, that can't work."""
+
+
+class ReadError(ZephonError, OSError):
+    """A file that can't be found, opened or decoded, or that has changed since it was indexed.
+
+    Attributes: ``path`` (str), the file.
+    """
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class RowError(ZephonError):
+    """One record that can't be used. The original exception, if any, is its ``__cause__``.
+
+    Attributes: ``node`` (str), ``lane`` (int or None), ``origins`` (the pointers of the rows it is made of),
+    ``where`` (str: dataset, file and row).
+    """
+
+    def __init__(
+        self, message: str, *, node: str = "", lane: int | None = None, origins: tuple[Any, ...] = (), where: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.node, self.lane, self.origins, self.where = node, lane, origins, where
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class StateError(ZephonError, ValueError):
+    """A state that doesn't fit: another recipe, missing lanes, a world that doesn't divide the lanes."""
+
+
+class ClosedError(ZephonError, RuntimeError):
+    """Asked of a loader, an iterator or a pool that has been closed."""
+
+
+def _rebuild(kind: type[ZephonError], args: tuple[Any, ...], facts: dict[str, Any]) -> ZephonError:
+    error = kind.__new__(kind)
+    Exception.__init__(error, *args)
+    error.__dict__.update(facts)
+    return error

@@ -1,0 +1,55 @@
+"""The formats that are known, by name and by the ends of file names. Users add their own with ``register_format``."""
+
+from __future__ import annotations
+
+from zephon_nodes.errors import ConfigError
+from zephon_nodes.formats.base import Format
+from zephon_nodes.formats.jsonl import JsonlFormat
+from zephon_nodes.formats.parquet import ParquetFormat
+
+_formats: dict[str, Format] = {}
+
+
+def register_format(fmt: Format) -> None:
+    """Makes a format known to ``Dataset.from_path`` in this process. One of the same name is replaced.
+
+    Raises ``ConfigError`` if its name or a suffix is no text, or if another format has one of its suffixes.
+    """
+    if not isinstance(fmt.name, str) or not fmt.name:
+        raise ConfigError(f"a format needs a name, a non-empty string; got {fmt.name!r}")
+    for suffix in fmt.suffixes:
+        if not suffix.startswith(".") or suffix != suffix.lower():
+            raise ConfigError(f"format {fmt.name!r}: a suffix is lower case and starts with a dot; got {suffix!r}")
+        owner = next((other.name for other in _formats.values() if suffix in other.suffixes), fmt.name)
+        if owner != fmt.name:
+            raise ConfigError(f"format {fmt.name!r}: suffix {suffix!r} belongs to format {owner!r}")
+    _formats[fmt.name] = fmt
+
+
+def known_suffixes() -> tuple[str, ...]:
+    """All suffixes that some format claims."""
+    return tuple(suffix for fmt in _formats.values() for suffix in fmt.suffixes)
+
+
+def format_for(name: str) -> Format:
+    """The format of a file, by the longest known suffix of its name (upper and lower case are alike).
+
+    Raises ``ConfigError``, with the known suffixes, if there is none.
+    """
+    fits = [suffix for suffix in known_suffixes() if name.lower().endswith(suffix)]
+    if not fits:
+        known = ", ".join(known_suffixes())
+        raise ConfigError(f"{name!r}: no format has this suffix; known: {known}; or say which with fmt=")
+    longest = max(fits, key=len)
+    return next(fmt for fmt in _formats.values() if longest in fmt.suffixes)
+
+
+def format_named(fmt: str) -> Format:
+    """The format of a name, such as "parquet". Raises ``ConfigError``, with the known names, if there is none."""
+    if fmt not in _formats:
+        raise ConfigError(f"fmt={fmt!r}: no format has this name; known: {', '.join(_formats)}")
+    return _formats[fmt]
+
+
+register_format(ParquetFormat())
+register_format(JsonlFormat())

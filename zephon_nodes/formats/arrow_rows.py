@@ -1,0 +1,202 @@
+"""Plain Python values out of Arrow record batches, row by row, without making a Python object for any other row.
+
+A column gets a reader once: a function from row numbers to values that goes straight to the column's buffers. Going
+through ``to_pylist`` costs ten to a hundred times more for token lists and images; it is left for the rare types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zephon_nodes.formats.base import BadRow, Unit
+from zephon_nodes.hashing import I64
+
+Reader: TypeAlias = Callable[[I64], list[Any]]
+
+_BINARY = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.int64, pa.large_string(): np.int64}
+_BAD_VALUE = (ValueError, OverflowError, IndexError, pa.ArrowException)  # IndexError: a code past its dictionary
+
+
+class ArrowUnit(Unit):
+    """A unit held as record batches, as they were decoded. Nothing is joined: joined strings could pass 2 GiB.
+
+    A row is a dict. Values: bool, int, float, str, bytes; lists of numbers as writable numpy arrays of the column's
+    type, or plain lists where the row has a null inside; dictionary columns as the values that they stand for;
+    extension types as their storage; everything else as ``as_py`` gives it. Null is None.
+
+    ``absent``: names that get None in each row.
+    """
+
+    def __init__(self, batches: Sequence[pa.RecordBatch], absent: Sequence[str] = ()) -> None:
+        self._batches = [batch for batch in batches if batch.num_rows]
+        self._starts = np.cumsum([0] + [batch.num_rows for batch in self._batches])
+        self._readers: list[list[Reader] | None] = [None] * len(self._batches)
+        self._names = [*(self._batches[0].schema.names if self._batches else ()), *absent]
+        self._absent = len(absent)
+        self.rows = int(self._starts[-1])
+        self.nbytes = sum(batch.nbytes for batch in self._batches)
+
+    def take(self, rows: Sequence[int]) -> list[Any]:
+        """See ``Unit.take``. Raises IndexError for a row that the unit doesn't have."""
+        if not len(rows):
+            return []
+        if min(rows) < 0 or max(rows) >= self.rows:
+            raise IndexError(f"rows {min(rows)} to {max(rows)} were asked of a unit of {self.rows} rows")
+        index = np.asarray(rows, np.int64)
+        which = np.searchsorted(self._starts, index, side="right") - 1
+        batches = set(which.tolist())
+        if len(batches) == 1:
+            return self._take(batches.pop(), index)
+        payloads: list[Any] = [None] * len(index)
+        for number in batches:
+            places = np.flatnonzero(which == number)
+            for place, payload in zip(places.tolist(), self._take(number, index[places]), strict=True):
+                payloads[place] = payload
+        return payloads
+
+    def _take(self, number: int, index: I64) -> list[Any]:
+        readers = self._readers[number]
+        if readers is None:
+            made = [column_reader(column) for column in self._batches[number].columns]
+            readers = self._readers[number] = made + [_nothing] * self._absent
+        local = index - self._starts[number]
+        try:
+            columns = [reader(local) for reader in readers]
+        except _BAD_VALUE:
+            # One bad value spoils the call: go row by row to find whose it is.
+            if len(index) == 1:
+                return [BadRow(self._cause(readers, local))]
+            return [payload for i in range(len(index)) for payload in self._take(number, index[i : i + 1])]
+        return [dict(zip(self._names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+    def _cause(self, readers: Sequence[Reader], row: I64) -> Exception:
+        for name, reader in zip(self._names, readers, strict=True):
+            try:
+                reader(row)
+            except _BAD_VALUE as error:
+                cause = ValueError(f"column {name!r} can't be decoded: {error}")
+                cause.__cause__ = error
+                return cause
+        return ValueError("a column can't be decoded")
+
+
+def column_reader(array: pa.Array) -> Reader:
+    """The reader of an array: row numbers (int64 array, within bounds) to a list of values, None for null.
+
+    The reader raises ValueError, OverflowError, IndexError or ArrowException where a value can't be had, for example broken UTF-8.
+    """
+    if isinstance(array, pa.ExtensionArray):
+        return column_reader(array.storage)
+    if pa.types.is_dictionary(array.type):
+        return _dictionary(array)
+    plain = _plain(array)
+    if plain is None:
+        return lambda index: [array[i].as_py() for i in index.tolist()]
+    return _with_nulls(plain, array) if array.null_count else plain
+
+
+def _plain(array: pa.Array) -> Reader | None:
+    """A reader that knows nothing of nulls, for the types that have a fast one."""
+    kind = array.type
+    if _is_number(kind):
+        values = _values(array)
+        return lambda index: values[index].tolist()
+    if kind in _BINARY:
+        return _binary(array)
+    if pa.types.is_fixed_size_list(kind) and _is_number(kind.value_type):
+        size, offset = kind.list_size, array.offset
+        return _number_lists(array.values, lambda index: ((offset + index) * size, (offset + index + 1) * size))
+    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_number(kind.value_type):
+        offsets = _offsets(array, np.int64 if pa.types.is_large_list(kind) else np.int32)
+        return _number_lists(array.values, lambda index: (offsets[index], offsets[index + 1]))
+    return None
+
+
+def _binary(array: pa.Array) -> Reader:
+    offsets, data = _offsets(array, _BINARY[array.type]), memoryview(array.buffers()[2] or b"")
+    if array.type in (pa.string(), pa.large_string()):
+        return lambda index: [str(data[start:stop], "utf-8") for start, stop in _pairs(offsets, index)]
+    return lambda index: [bytes(data[start:stop]) for start, stop in _pairs(offsets, index)]
+
+
+def _number_lists(child: pa.Array, bounds: Callable[[I64], tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> Reader:
+    values = _values(child)
+    valid = _validity(child) if child.null_count else None
+
+    def read(index: I64) -> list[Any]:
+        starts, stops = bounds(index)
+        spans = zip(starts.tolist(), stops.tolist(), strict=True)
+        if valid is None:
+            return [values[start:stop].copy() for start, stop in spans]
+        return [_number_list(values[start:stop], valid[start:stop]) for start, stop in spans]
+
+    return read
+
+
+def _number_list(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> Any:
+    if valid.all():
+        return values.copy()
+    return [value if ok else None for value, ok in zip(values.tolist(), valid.tolist(), strict=True)]
+
+
+def _dictionary(array: pa.Array) -> Reader:
+    if not len(array.dictionary):
+        return _nothing
+    valid, inner = _validity(array.indices), column_reader(array.dictionary)
+    codes = np.where(valid, _values(array.indices), 0).astype(np.int64)  # what lies under a null may be any number
+
+    def read(index: I64) -> list[Any]:
+        return inner(codes[index])
+
+    return read if valid.all() else _with_nulls(read, array)
+
+
+def _with_nulls(plain: Reader, array: pa.Array) -> Reader:
+    valid = _validity(array)
+    return lambda index: [value if ok else None for value, ok in zip(plain(index), valid[index].tolist(), strict=True)]
+
+
+def _nothing(index: I64) -> list[Any]:
+    return [None] * len(index)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def _values(array: pa.Array) -> npt.NDArray[Any]:
+    """The numbers of an array, whatever lies under its nulls."""
+    buffer = array.buffers()[1]
+    if pa.types.is_boolean(array.type):
+        return _bits(buffer, array)
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    return (
+        np.frombuffer(buffer or b"", dtype, len(array) + array.offset)[array.offset :]
+        if len(array)
+        else np.zeros(0, dtype)
+    )
+
+
+def _validity(array: pa.Array) -> npt.NDArray[np.bool_]:
+    buffer = array.buffers()[0]
+    return np.ones(len(array), np.bool_) if buffer is None else _bits(buffer, array)
+
+
+def _bits(buffer: pa.Buffer, array: pa.Array) -> npt.NDArray[np.bool_]:
+    stop = array.offset + len(array)
+    if not len(array):
+        return np.zeros(0, np.bool_)
+    return np.unpackbits(np.frombuffer(buffer, np.uint8), count=stop, bitorder="little")[array.offset :].view(np.bool_)
+
+
+def _offsets(array: pa.Array, dtype: type) -> npt.NDArray[Any]:
+    return np.frombuffer(array.buffers()[1], dtype, array.offset + len(array) + 1)[array.offset :]
+
+
+def _pairs(offsets: npt.NDArray[Any], index: I64) -> zip[tuple[int, int]]:
+    return zip(offsets[index].tolist(), offsets[index + 1].tolist(), strict=True)

@@ -1,0 +1,117 @@
+"""Parquet files. A unit is a row group, exactly."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from zephon_nodes.errors import ReadError
+from zephon_nodes.formats.arrow_rows import ArrowUnit
+from zephon_nodes.formats.base import Shard, Unit
+from zephon_nodes.hashing import I64
+from zephon_nodes.storage import StoredFile, read_errors
+
+_BATCH_BYTES, _BATCH_ROWS = 64 << 20, 8192
+_FOOTERS = 64
+
+
+class ParquetFormat:
+    """Parquet. Opening reads the footer. Rows are as ``ArrowUnit`` says.
+
+    ``columns`` may name nested fields with dots, as pyarrow does. One that a file lacks is None in each row of it.
+    """
+
+    name = "parquet"
+    suffixes: tuple[str, ...] = (".parquet", ".pq")
+
+    def open(self, file: StoredFile, columns: Sequence[str] | None) -> Shard:
+        """The shard of a file. Raises ``ReadError`` if it has no readable footer."""
+        return ParquetShard(file, columns)
+
+
+class ParquetShard(Shard):
+    """One Parquet file. Of its footer only counts stay here; the last few footers read are kept per process."""
+
+    def __init__(self, file: StoredFile, columns: Sequence[str] | None) -> None:
+        self.file = file
+        footer = _footer(file)
+        with _decoding(file, "the footer"):
+            self.columns = tuple(footer.schema.to_arrow_schema().names)
+            leaves = [footer.schema.column(i).path for i in range(len(footer.schema))]
+        chosen = {
+            name: [i for i, leaf in enumerate(leaves) if f"{leaf}.".startswith(f"{name}.")] for name in columns or ()
+        }
+        self.missing = tuple(name for name, found in chosen.items() if not found)
+        self._columns = None if columns is None else [name for name in columns if name not in self.missing]
+        taken = None if columns is None else sorted({i for found in chosen.values() for i in found})
+        groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+        self.unit_rows: I64 = np.array([group.num_rows for group in groups], np.int64)
+        self.unit_bytes: I64 = np.array([_nbytes(group, taken) for group in groups], np.int64)
+
+    def read(self, unit: int) -> Unit:
+        """See ``Shard.read``. Decodes in batches of about 64 MiB: nested columns can't be decoded over 2 GiB at once."""
+        rows = int(self.unit_rows[unit])
+        fit = rows * _BATCH_BYTES // max(1, int(self.unit_bytes[unit]))
+        options = {"batch_size": min(max(fit, 1), _BATCH_ROWS), "columns": self._columns, "use_threads": False}
+        footer = _footer(self.file)
+        with _decoding(self.file, f"row group {unit}"), _source(self.file) as source:
+            # One coalesced request a row group, where a request has a price.
+            reader = pq.ParquetFile(source, metadata=footer, pre_buffer=not self.file.is_local)
+            batches = list(reader.iter_batches(row_groups=[unit], **options))
+        decoded = ArrowUnit(batches, self._absent())
+        if decoded.rows != rows:
+            text = f"{self.file}: row group {unit} holds {decoded.rows} rows, its footer says {rows}: the file is broken or has changed"
+            raise ReadError(text, path=str(self.file))
+        return decoded
+
+    def _absent(self) -> list[str]:
+        tops = {name.partition(".")[0] for name in self._columns or ()}
+        return [top for top in dict.fromkeys(name.partition(".")[0] for name in self.missing) if top not in tops]
+
+
+def _nbytes(group: pq.RowGroupMetaData, leaves: Sequence[int] | None) -> int:
+    if leaves is None:
+        return int(group.total_byte_size)
+    return sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
+
+
+@lru_cache(maxsize=_FOOTERS)
+def _footer(file: StoredFile) -> pq.FileMetaData:
+    with _decoding(file, "the footer"), _source(file) as source:
+        return pq.read_metadata(source)
+
+
+@contextmanager
+def _source(file: StoredFile) -> Iterator[Any]:
+    """What pyarrow reads from. Not a memory map: a file cut short while it is mapped kills the process with SIGBUS."""
+    if file.is_local:
+        with pa.OSFile(file.path) as source:
+            if file.size not in (None, source.size()):
+                raise file.changed(f"it had {file.size} bytes and now has {source.size()}")
+            yield source
+        return
+    with file.open(cache_type="none") as stream:  # pyarrow asks for just what it needs
+        try:
+            stream.seek(0, os.SEEK_END)
+        except ValueError as error:  # fsspec's stream over HTTP calls itself seekable, and isn't
+            text = (
+                f"{file}: the server tells no size or reads no ranges, and Parquet needs both; copy the file elsewhere"
+            )
+            raise ReadError(text, path=str(file)) from error
+        yield stream
+
+
+@contextmanager
+def _decoding(file: StoredFile, what: str) -> Iterator[None]:
+    with read_errors(file, f"read {what} of"):
+        try:
+            yield
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            raise ReadError(f"{file}: {what} can't be read as Parquet: {error}", path=str(file)) from error

@@ -1,0 +1,104 @@
+"""From a graph to the training loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from zephon_nodes.errors import ClosedError, ConfigError
+from zephon_nodes.node import Node
+from zephon_nodes.session import Options, Session
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from zephon_nodes.drops import DropReport
+
+
+class Loader:
+    """An iterable over a graph's outputs, with a state.
+
+    ``root``: the last node. ``options``: keywords, see ``Options``; the most common are ``rank`` and ``world_size``
+    (default: torch.distributed if initialised, else 0 of 1), ``runner``, ``prefetch``, ``at_end`` and ``on_error``.
+
+    Each ``iter(loader)`` begins an epoch: the first one, the place of a loaded state, or the next epoch if anything was
+    read since. One epoch runs at a time; an iterator that was overtaken raises ``ClosedError``.
+
+        loader = Loader(Batch(PackFlat(Tokenize(Read(source), "gpt2"), 2048), 8), rank=0, world_size=1)
+        loader.load_state_dict(torch.load("data.pt"))       # if there is one
+        for batch in loader:
+            train_step(batch.to_training())
+            torch.save(loader.state_dict(), "data.pt")
+
+    Raises ``ConfigError`` for settings that can't work, at construction.
+    """
+
+    def __init__(self, root: Node, **options: Any) -> None:
+        if not isinstance(root, Node):
+            raise ConfigError(f"Loader needs a zephon_nodes node, got {type(root).__name__}")
+        self.root = root
+        self._session = Session(root, Options(**options))
+        self._iterator: _Iterator | None = None
+
+    def __iter__(self) -> _Iterator:
+        self._session.restart()
+        self._iterator = _Iterator(self)
+        return self._iterator
+
+    @property
+    def epoch(self) -> int:
+        """The epoch being read, from 0."""
+        return self._session.epoch
+
+    @property
+    def lane(self) -> int:
+        """The lane of the last output."""
+        return self._session.lane
+
+    @property
+    def drops(self) -> DropReport:
+        """What was left out in this epoch since the loader was made or restored."""
+        return self._session.drops
+
+    @property
+    def recipe(self) -> str:
+        """Everything that decides the data, as canonical JSON."""
+        return self._session.recipe
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loop stands: a few integers for each owned lane, and the recipe. A detached copy of plain values."""
+        return self._session.state()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from a state, on any world size that divides the lanes, at the next ``iter``.
+
+        Raises ``StateError``, and changes nothing, if the recipe differs, lanes are missing, or the world can't take it.
+        """
+        self._session.load(state)
+
+    def close(self) -> None:
+        """Ends all threads. The loader can be iterated over again."""
+        self._session.close()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _next(self, iterator: _Iterator) -> Any:
+        if iterator is not self._iterator:
+            raise ClosedError("this iterator was overtaken by a newer iter() of the same loader; use one at a time")
+        return self._session.next()
+
+
+class _Iterator:
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> _Iterator:
+        return self
+
+    def __next__(self) -> Any:
+        return self._loader._next(self)

@@ -1,0 +1,186 @@
+"""What every operator is: a torchdata ``BaseNode`` that says how it works instead of working.
+
+A node holds settings and its source, and gives two things to whoever runs the graph: an accumulator for each span of a
+lane (the stateful half), and a worker function (the stateless half). The node that is read from, by a ``Loader``, by a
+torchdata node or by hand, runs the whole chain below it in a ``Session``; inner nodes run nothing.
+
+To write one, derive from ``Node`` and override, of the following, what the operator needs:
+
+    kind            what it is called in errors, recipes and plans
+    takes, gives    what may stand below it, and what it hands on: "rows", "packed" or "batches"
+    settings()      the settings that change the data
+    accumulator()   with ``holds = True``: an ``Accumulator``
+    worker()        a function of a call (with an accumulator) or of a list of records (without one), to a list of items
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
+
+from torchdata.nodes import BaseNode
+
+from zephon_nodes.accumulator import Accumulator, Place
+from zephon_nodes.errors import ConfigError, RowError
+from zephon_nodes.stream import Drop, Failure, Pointer, Record
+from zephon_nodes.work.base import Source, check_at_least
+
+if TYPE_CHECKING:
+    from zephon_nodes.session import Session
+
+OnError: TypeAlias = Literal["raise", "skip"]
+Gives: TypeAlias = Literal["rows", "packed", "batches"]
+
+
+class Setup(NamedTuple):
+    """What a worker function may know: its node's name, what to do with a bad record, and where rows lie."""
+
+    name: str
+    on_error: OnError
+    source: Source
+    cache_units: int = 16
+
+    def failed(self, origins: tuple[Pointer, ...], error: BaseException) -> Drop | Failure:
+        """What becomes of a record that ``error`` happened to, by the policy."""
+        reason = f"{type(error).__name__}: {error}"
+        if self.on_error == "skip":
+            return Drop(self.name, reason, origins, failed=True)
+        where = self.source.locate(origins)
+        row = RowError(f"{self.name} failed on {where}: {reason}", node=self.name, origins=origins, where=where)
+        row.__cause__ = error
+        return Failure(row)
+
+
+class Node(BaseNode[Any]):  # type: ignore[misc]
+    """Base of all operators. See the head of this file.
+
+    ``source``: the node below. ``name``: unique in the graph, by default the kind; randomness is keyed by it.
+    ``parallelism``: worker threads (a performance setting), 0 for the driver's thread, None for the graph's default.
+    ``on_error``: "raise" or "skip" for records that can't be used here; None for the graph's policy.
+    """
+
+    kind: ClassVar[str] = "node"
+    takes: ClassVar[tuple[Gives, ...]] = ("rows", "packed")
+    holds: ClassVar[bool] = False
+    counts: ClassVar[bool] = False
+    cheap: ClassVar[bool] = False
+    rounds: int | None = None
+
+    def __init__(
+        self,
+        source: Node | None,
+        *,
+        name: str | None = None,
+        parallelism: int | None = None,
+        on_error: OnError | None = None,
+    ) -> None:
+        super().__init__()
+        if parallelism is not None:
+            check_at_least("parallelism", parallelism, 0)
+        if on_error not in (None, "raise", "skip"):
+            raise ConfigError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
+        if source is not None:
+            self._check_source(source)
+        self.source, self.given_name, self.parallelism, self.on_error = source, name, parallelism, on_error
+        self._session: Session | None = None
+
+    def _check_source(self, source: Any) -> None:
+        if not isinstance(source, Node):
+            raise ConfigError(
+                f"{self.kind} needs a zephon_nodes node as its source, got {type(source).__name__}; "
+                "begin with Read(work_source) or Pipeline(work_source); torchdata nodes come in by from_node(...)"
+            )
+        if source.rounds is not None:
+            raise ConfigError(f"{self.kind} can't stand on {source.kind}, which counts whole rounds and must come last")
+        if source.gives not in self.takes:
+            raise ConfigError(
+                f"{self.kind} can't stand on {source.kind}: it takes {' or '.join(self.takes)}, "
+                f"and {source.kind} gives {source.gives}; put it {'before batch' if source.gives == 'batches' else 'earlier'}"
+            )
+
+    # what an operator overrides
+
+    @property
+    def gives(self) -> Gives:
+        return self.source.gives if self.source else "rows"
+
+    @property
+    def work_source(self) -> Source:
+        if self.source is None:
+            raise ConfigError(f"{self.kind} has no source")
+        return self.source.work_source
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that change the data, JSON-able."""
+        return {}
+
+    def accumulator(self, place: Place) -> Accumulator:
+        """A new accumulator for one span of a lane. Only asked of nodes that hold."""
+        raise NotImplementedError
+
+    def worker(self, setup: Setup) -> Callable[[Any], list[Any]] | None:
+        """The worker function: of one call if the node holds, else of a list of records. None: records pass as they are."""
+        return None
+
+    def one_to_one(self, setup: Setup) -> bool:
+        """Whether every record gives exactly one, in order: then a resume needn't read what had been delivered."""
+        return False
+
+    @property
+    def pad_token_id(self) -> int:
+        """The token that fills up sequences: that of the tokenizer below, else 0."""
+        return self.source.pad_token_id if self.source else 0
+
+    def blank_record(self) -> Any:
+        """A payload without content, for the rows of a batch that is only there to keep ranks in step."""
+        return self.source.blank_record() if self.source else {}
+
+    def blank(self) -> Any:
+        """An output without content, for at_end="pad"; None if the node can't make one."""
+        return None
+
+    # BaseNode
+
+    def session(self) -> Session:
+        """The run of the graph that ends in this node, made when the node is first read from."""
+        if self._session is None:
+            from zephon_nodes.session import Options, Session
+
+            self._session = Session(self, Options())
+        return self._session
+
+    def reset(self, initial_state: dict[str, Any] | None = None) -> None:
+        super().reset(initial_state)
+        session = self.session()
+        if initial_state is not None:
+            session.load(initial_state)
+        session.restart()
+
+    def next(self) -> Any:
+        return self.session().next()
+
+    def get_state(self) -> dict[str, Any]:
+        return self.session().state()
+
+    def close(self) -> None:
+        """Ends the threads of a run that was read from this node. Reading again starts anew."""
+        if self._session is not None:
+            self._session.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_session": None}
+
+
+def each_record(setup: Setup, function: Callable[[Record], list[Any]]) -> Callable[[list[Record]], list[Any]]:
+    """A worker function that treats records one by one and handles their errors by the policy."""
+
+    def work(records: list[Record]) -> list[Any]:
+        out: list[Any] = []
+        for record in records:
+            try:
+                out += function(record)
+            except Exception as error:  # noqa: BLE001 - user code: raised with its place, or dropped and counted
+                out.append(setup.failed(record.origins, error))
+        return out
+
+    return work

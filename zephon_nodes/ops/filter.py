@@ -1,0 +1,29 @@
+"""Keeping some records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from zephon_nodes.function_node import FunctionNode
+from zephon_nodes.node import Setup, each_record
+from zephon_nodes.stream import Drop, Item, Record
+
+
+class Filter(FunctionNode):
+    """Keeps the records for which ``function(payload)`` is true; the others stand in the drop report as "filtered".
+
+    See ``FunctionNode`` for ``rng``, ``seed`` and ``version``. Raises as ``Map`` does.
+    """
+
+    kind = "filter"
+
+    def worker(self, setup: Setup) -> Callable[[Any], list[Any]]:
+        call = self.caller(setup)
+
+        def kept(record: Record) -> list[Item]:
+            if call(record.payload, record.identity):
+                return [record]
+            return [Drop(setup.name, "filtered", record.origins)]
+
+        return each_record(setup, kept)

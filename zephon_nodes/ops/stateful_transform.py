@@ -1,0 +1,135 @@
+"""A user's own stateful operator: any object with ``push`` and ``flush``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
+
+from zephon_nodes.accumulator import Accumulator, Place
+from zephon_nodes.errors import ConfigError
+from zephon_nodes.hashing import key
+from zephon_nodes.node import Node, OnError
+from zephon_nodes.recipe import describe_function
+from zephon_nodes.stream import Drop, Item, Pointer, Record
+
+
+class Transform(Protocol):
+    """What a factory gives: sees the payloads of one span of one lane, in order.
+
+    ``push(payload)`` returns the payloads to send on, or None; it may be a generator. ``flush()`` does the same at the
+    span's end and may be left out. Holding back, dropping, splitting and merging need nothing more.
+    """
+
+    def push(self, payload: Any) -> Iterable[Any] | None: ...
+
+    def flush(self) -> Iterable[Any] | None: ...
+
+
+class Emit(NamedTuple):
+    """An output that says what it is made of: ``parents`` are objects that were pushed."""
+
+    payload: Any
+    parents: tuple[Any, ...] = ()
+
+
+class StatefulTransform(Node):
+    """Runs a fresh ``factory()`` over every span of every lane. See ``Transform`` for what it must give.
+
+        class Dedup:
+            '''Leaves out texts that the span has had.'''
+
+            def __init__(self):
+                self.seen = set()
+
+            def push(self, payload):
+                if payload["text"] not in self.seen:
+                    self.seen.add(payload["text"])
+                    yield payload
+
+        StatefulTransform(source, Dedup)
+
+    What it remembers ends with the span, about ``chunk_size * flush_every`` rows. It runs in the driver's thread: leave
+    heavy work to a map before or after it. ``factory`` gets no arguments (bind them with ``functools.partial``; plain ones
+    become part of the recipe), ``version`` is to be raised when its code is edited.
+
+    Origins: an object that was pushed and comes out keeps its own. Anything else is taken to be made of all that was pushed
+    since the previous output, or of the parents that ``Emit(payload, parents)`` names. What never came out, in either
+    way, stands in the drop report as "absorbed".
+    """
+
+    kind = "stateful_transform"
+    holds = True
+    cheap = True
+
+    def __init__(
+        self,
+        source: Node,
+        factory: Callable[[], Any],
+        *,
+        version: str | int | None = None,
+        name: str | None = None,
+        on_error: OnError | None = None,
+    ) -> None:
+        super().__init__(source, name=name, on_error=on_error)
+        if not callable(factory):
+            raise ConfigError(f"stateful_transform needs a class or a function that makes the object, got {factory!r}")
+        if isinstance(factory, type) and not callable(getattr(factory, "push", None)):
+            raise ConfigError(f"stateful_transform: {factory.__qualname__} has no method push(payload)")
+        self.factory, self.version = factory, version
+
+    def settings(self) -> dict[str, Any]:
+        return describe_function(self.factory, self.version)
+
+    def accumulator(self, place: Place) -> Accumulator:
+        return _Stateful(self.factory(), place)
+
+
+class _Stateful(Accumulator):
+    """Keeps account of what was pushed, so that the user needn't."""
+
+    def __init__(self, transform: Any, place: Place) -> None:
+        self._transform, self._place = transform, place
+        self._held: dict[int, Record] = {}
+        self._since: list[Record] = []
+        self._count = 0
+
+    def push(self, record: Record) -> Iterable[Item]:
+        self._held[id(record.payload)] = record
+        self._since.append(record)
+        return self._records(self._transform.push(record.payload))
+
+    def flush(self) -> Iterable[Item]:
+        flush = getattr(self._transform, "flush", None)
+        out: list[Item] = list(self._records(flush())) if flush else []
+        return out + [Drop(self._place.node, "absorbed", record.origins) for record in self._held.values()]
+
+    def _records(self, outputs: Iterable[Any] | None) -> list[Record]:
+        """Records of what one call has given."""
+        if outputs is None:
+            return []
+        if isinstance(outputs, (dict, str, bytes)):
+            raise TypeError(
+                f"push and flush must return a list of payloads or be generators, got a {type(outputs).__name__}"
+            )
+        given = list(outputs)
+        out = [self._own(payload) or self._new(payload, self._since) for payload in given]
+        if given:
+            self._since = []
+        return out
+
+    def _own(self, payload: Any) -> Record | None:
+        """The record of an object that was pushed and comes out."""
+        found = self._held.get(id(payload))
+        if found is None or found.payload is not payload:
+            return None
+        return self._held.pop(id(payload))
+
+    def _new(self, payload: Any, parents: list[Record]) -> Record:
+        if isinstance(payload, Emit):
+            parents = [self._held[id(parent)] for parent in payload.parents if id(parent) in self._held]
+            payload = payload.payload
+        for parent in parents:
+            self._held.pop(id(parent.payload), None)
+        place, origins = self._place, tuple[Pointer, ...](at for parent in parents for at in parent.origins)
+        self._count += 1
+        return Record(payload, key(place.node, place.epoch, place.lane, place.span, self._count), origins)

@@ -1,0 +1,142 @@
+"""What the packing nodes have in common: who may share a sequence, and what becomes of documents that are too long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+from zephon_nodes.accumulator import Accumulator, Place
+from zephon_nodes.errors import ConfigError
+from zephon_nodes.hashing import child_identity, group_identity
+from zephon_nodes.node import Gives, Node, OnError
+from zephon_nodes.packing import Packer, Part, check_overlong, overlong_reason, packer
+from zephon_nodes.stream import Drop, Record
+
+Homogeneity: TypeAlias = "Literal['none', 'component'] | Mapping[str, Sequence[str]]"
+Length: TypeAlias = Callable[[Any], int]
+
+
+class PackNode(Node):
+    """Base of the packing nodes. See ``PackFlat`` and ``PackSequences`` for the settings."""
+
+    takes = ("rows",)
+    holds = True
+    cheap = True
+
+    def __init__(  # noqa: PLR0913
+        self,
+        source: Node,
+        max_length: int,
+        algorithm: str,
+        *,
+        num_bins: int,
+        max_documents: int | None,
+        overlong: str,
+        homogeneity: Homogeneity,
+        name: str | None,
+        parallelism: int | None,
+        on_error: OnError | None,
+    ) -> None:
+        super().__init__(source, name=name, parallelism=parallelism, on_error=on_error)
+        packer(algorithm, max_length, num_bins, max_documents)
+        check_overlong(overlong)
+        if overlong != "split" and "wrap" in algorithm:
+            raise ConfigError(
+                f"overlong={overlong!r} doesn't go with algorithm={algorithm!r}, which cuts documents anyway"
+            )
+        self.max_length, self.algorithm, self.num_bins = max_length, algorithm, num_bins
+        self.max_documents, self.overlong, self.homogeneity = max_documents, overlong, homogeneity
+        self._groups = self._check_homogeneity(homogeneity)
+
+    @property
+    def gives(self) -> Gives:
+        return "packed"
+
+    def settings(self) -> dict[str, Any]:
+        groups = dict(self._groups) if isinstance(self.homogeneity, Mapping) else self.homogeneity
+        bins = {} if self.algorithm == "wrap" else {"num_bins": self.num_bins, "overlong": self.overlong}
+        return {
+            "max_length": self.max_length,
+            "algorithm": self.algorithm,
+            "max_documents": self.max_documents,
+            "homogeneity": groups,
+            **bins,
+        }
+
+    def _check_homogeneity(self, homogeneity: Homogeneity) -> dict[str, str]:
+        """Component name -> group name."""
+        if not isinstance(homogeneity, Mapping):
+            if homogeneity not in ("none", "component"):
+                raise ConfigError(
+                    f"homogeneity must be 'none', 'component' or a dict of groups, group -> dataset names, got {homogeneity!r}"
+                )
+            return {}
+        groups: dict[str, str] = {}
+        known = {dataset.name for dataset in self.work_source.datasets}
+        for group, members in homogeneity.items():
+            for member in members:
+                if member in groups or (known and member not in known):
+                    problem = "stands in two groups" if member in groups else f"is none of the datasets {sorted(known)}"
+                    raise ConfigError(f"homogeneity: {member!r} of group {group!r} {problem}")
+                groups[member] = group
+        return groups
+
+    def group_of(self, record: Record) -> str:
+        """Records share sequences with those of the same group only."""
+        if self.homogeneity == "none":
+            return ""
+        return "+".join(sorted({self._groups.get(at.dataset, at.dataset) for at in record.origins}))
+
+    def length(self, payload: Any) -> int:
+        return token_count(payload)
+
+    def accumulator(self, place: Place) -> Accumulator:
+        return _Packing(self, place.node)
+
+
+class _Packing(Accumulator):
+    """A packer for each group of components. Calls are lists of parts, a sequence each."""
+
+    def __init__(self, node: PackNode, name: str) -> None:
+        self._node, self._name = node, name
+        self._packers: dict[str, Packer] = {}
+
+    def push(self, record: Record) -> Iterable[Any]:
+        node = self._node
+        length = node.length(record.payload)
+        reason = overlong_reason(length, node.max_length, node.overlong)
+        if reason is not None:
+            return [Drop(self._name, reason, record.origins)]
+        group = node.group_of(record)
+        found = self._packers.get(group)
+        if found is None:
+            found = packer(node.algorithm, node.max_length, node.num_bins, node.max_documents)
+            self._packers[group] = found
+        return found.add(record, length)
+
+    def flush(self) -> Iterable[list[Part]]:
+        return [parts for found in self._packers.values() for parts in found.flush()]
+
+
+def token_count(payload: Any) -> int:
+    """Tokens of a payload. Raises ``ValueError`` saying what is missing."""
+    if not isinstance(payload, dict) or "input_ids" not in payload:
+        has = sorted(map(str, payload)) if isinstance(payload, dict) else type(payload).__name__
+        raise ValueError(f"packing needs a field 'input_ids', the record has {has}; put tokenize before it")
+    return len(payload["input_ids"])
+
+
+def packed_record(payload: Any, parts: Sequence[Part]) -> Record:
+    """The record of a sequence: its identity is made of the parts' in order, its origins are theirs."""
+    members = [
+        part.doc.identity if part.start == 0 else child_identity(part.doc.identity, part.start) for part in parts
+    ]
+    return Record(payload, group_identity(members), tuple(origin for part in parts for origin in part.doc.origins))
+
+
+def next_token(part: Part) -> int:
+    """The token after a part in its document, -100 if there is none or it isn't to be learned."""
+    document = part.doc.payload
+    if part.stop == part.length or ("loss_mask" in document and not document["loss_mask"][part.stop]):
+        return -100
+    return int(document["input_ids"][part.stop])

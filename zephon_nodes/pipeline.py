@@ -1,0 +1,178 @@
+"""The fluent front: one line a method over the node constructors, and a ``Loader`` underneath."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torchdata.nodes import BaseNode
+
+from zephon_nodes.concurrency import default_parallelism
+from zephon_nodes.describe import describe
+from zephon_nodes.errors import ConfigError
+from zephon_nodes.loader import Loader
+from zephon_nodes.node import Node
+from zephon_nodes.ops.batch import Batch
+from zephon_nodes.ops.decode_text import DecodeText
+from zephon_nodes.ops.filter import Filter
+from zephon_nodes.ops.flat_map import FlatMap
+from zephon_nodes.ops.map import Map
+from zephon_nodes.ops.map_group import MapGroup
+from zephon_nodes.ops.pack_flat import PackFlat
+from zephon_nodes.ops.pack_sequences import PackSequences
+from zephon_nodes.ops.read import Read
+from zephon_nodes.ops.shuffle import Shuffle
+from zephon_nodes.ops.stateful_transform import StatefulTransform
+from zephon_nodes.ops.take import Take
+from zephon_nodes.ops.tokenize import Tokenize
+from zephon_nodes.session import Options
+from zephon_nodes.work.base import Source
+from zephon_nodes.work.node_source import from_node
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from zephon_nodes.drops import DropReport
+
+
+class Pipeline:
+    """A graph built by chaining. Every method returns a new pipeline; iterating one runs it.
+
+    ``source``: a ``WorkSource``, a zephon_nodes node, or a torchdata ``BaseNode``. ``options``: as of ``Loader``.
+
+        pipeline = (
+            Pipeline(source, rank=0, world_size=1)
+            .tokenize("tokenizer.json")
+            .pack_flat(max_length=2048)
+            .batch(microbatch_size=8)
+        )
+        for batch in pipeline:
+            train_step(batch.to_training())
+
+    The operators take the settings of the node of the same name.
+    """
+
+    def __init__(self, source: Source | Node | BaseNode[Any], **options: Any) -> None:
+        if isinstance(source, Node):
+            self.node = source
+        elif isinstance(source, Source):
+            self.node = Read(source)
+        elif isinstance(source, BaseNode):
+            self.node = Read(from_node(source))
+        else:
+            raise ConfigError(f"Pipeline needs a WorkSource or a node, got {type(source).__name__}")
+        self._options = options
+        self._loader: Loader | None = None
+
+    def options(self, **options: Any) -> Pipeline:
+        """The same graph with other run options: runner, rank, world_size, prefetch, at_end, on_error ... (``Options``)."""
+        return Pipeline(self.node, **{**self._options, **options})
+
+    def then(self, kind: Callable[..., Node], *args: Any, **settings: Any) -> Pipeline:
+        """Any node class, your own included: ``pipeline.then(MyNode, ...)`` is ``MyNode(pipeline.node, ...)``."""
+        return Pipeline(kind(self.node, *args, **settings), **self._options)
+
+    # operators, in the order of their names
+
+    def batch(self, microbatch_size: int, **settings: Any) -> Pipeline:
+        """See ``Batch``."""
+        return self.then(Batch, microbatch_size, **settings)
+
+    def decode_text(self, fields: Sequence[str] = ("text",), **settings: Any) -> Pipeline:
+        """See ``DecodeText``."""
+        return self.then(DecodeText, fields, **settings)
+
+    def filter(self, function: Callable[..., Any], **settings: Any) -> Pipeline:
+        """See ``Filter``."""
+        return self.then(Filter, function, **settings)
+
+    def flat_map(self, function: Callable[..., Any], **settings: Any) -> Pipeline:
+        """See ``FlatMap``."""
+        return self.then(FlatMap, function, **settings)
+
+    def map(self, function: Callable[..., Any], **settings: Any) -> Pipeline:
+        """See ``Map``."""
+        return self.then(Map, function, **settings)
+
+    def map_group(self, function: Callable[..., Any], size: int, **settings: Any) -> Pipeline:
+        """See ``MapGroup``."""
+        return self.then(MapGroup, function, size, **settings)
+
+    def pack_flat(self, max_length: int, algorithm: str = "wrap", **settings: Any) -> Pipeline:
+        """See ``PackFlat``."""
+        return self.then(PackFlat, max_length, algorithm, **settings)
+
+    def pack_sequences(self, target_length: int, algorithm: str = "first_fit", **settings: Any) -> Pipeline:
+        """See ``PackSequences``."""
+        return self.then(PackSequences, target_length, algorithm, **settings)
+
+    def shuffle(self, buffer_size: int = 1024, seed: int = 0, **settings: Any) -> Pipeline:
+        """See ``Shuffle``."""
+        return self.then(Shuffle, buffer_size, seed, **settings)
+
+    def stateful_transform(self, factory: Callable[[], Any], **settings: Any) -> Pipeline:
+        """See ``StatefulTransform``."""
+        return self.then(StatefulTransform, factory, **settings)
+
+    def take(self, rounds: int, **settings: Any) -> Pipeline:
+        """See ``Take``."""
+        return self.then(Take, rounds, **settings)
+
+    def tokenize(self, tokenizer: Any = None, field: str = "text", **settings: Any) -> Pipeline:
+        """See ``Tokenize``."""
+        return self.then(Tokenize, tokenizer, field, **settings)
+
+    # running
+
+    @property
+    def loader(self) -> Loader:
+        """The loader that runs this pipeline, made at first use."""
+        if self._loader is None:
+            self._loader = Loader(self.node, **self._options)
+        return self._loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """See ``Loader.state_dict``."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See ``Loader.load_state_dict``."""
+        self.loader.load_state_dict(state)
+
+    def close(self) -> None:
+        """See ``Loader.close``."""
+        if self._loader is not None:
+            self._loader.close()
+
+    @property
+    def epoch(self) -> int:
+        """See ``Loader.epoch``."""
+        return self.loader.epoch
+
+    @property
+    def drops(self) -> DropReport:
+        """See ``Loader.drops``."""
+        return self.loader.drops
+
+    @property
+    def recipe(self) -> str:
+        """See ``Loader.recipe``."""
+        return self.loader.recipe
+
+    def describe(self) -> str:
+        """The graph as text: nodes, settings, and which threads run what."""
+        options = Options(**self._options)
+        return describe(self.node, 0 if options.runner == "inline" else options.parallelism or default_parallelism())
+
+    __str__ = describe
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,163 @@
+"""A chain of nodes compiled into hops.
+
+A hop is what a group of records goes through in one go: perhaps one accumulator with its worker function, and then any
+number of stateless functions. Neighbouring stateless nodes are fused, because crossing a thread costs more than most of
+them do; nodes that were given different ``parallelism`` are not. A hop without parallelism is run by the driver itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from zephon_nodes.accumulator import Accumulator, Place
+from zephon_nodes.errors import ConfigError
+from zephon_nodes.stream import Cut, Drop, Failure, Item, Pointer, Record
+from zephon_nodes.work.base import Source
+
+if TYPE_CHECKING:
+    from zephon_nodes.node import Node, Setup
+
+Each: TypeAlias = Callable[[list[Record]], list[Item]]
+
+
+class Counted(NamedTuple):
+    """A call of the counting node, with the cut that its output will carry."""
+
+    cut: Cut
+    call: Any
+
+
+@dataclass
+class Hop:
+    """``names``: of the fused nodes. ``parallelism``: worker threads, 0 for the driver. ``counts``: cuts are counted here."""
+
+    names: list[str]
+    parallelism: int
+    explicit: bool
+    counts: bool = False
+    accumulator: Callable[[Place], Accumulator] | None = None
+    call: Callable[[Any], list[Item]] | None = None
+    failed: Callable[[tuple[Pointer, ...], BaseException], Item] | None = None
+    read: Callable[[list[Any]], list[Item]] | None = None
+    each: list[Each] = field(default_factory=list)
+
+    def run(self, calls: list[Any]) -> list[Item]:
+        """What becomes of the calls (the first hop: of the source's work; without accumulator: of the items), in order."""
+        if self.read:
+            items = self.read(calls)
+        elif self.accumulator:
+            items = [item for call in calls for item in self._one(call)]
+        else:
+            items = calls
+        for function in self.each:
+            items = _apply(function, items)
+        return items
+
+    def _one(self, call: Any) -> list[Item]:
+        if isinstance(call, Counted):
+            items = self._one(call.call)
+            for item in items:
+                if isinstance(item, Record):
+                    item.cut = call.cut
+            return items
+        if self.call is None or isinstance(call, (Drop, Failure)):
+            return [call]
+        return self.call(call)
+
+
+def _apply(function: Each, items: list[Item]) -> list[Item]:
+    """A function of records, over a list in which drops and failures keep their places."""
+    if all(type(item) is Record for item in items):
+        return function(items) if items else []  # type: ignore[arg-type]
+    out: list[Item] = []
+    run: list[Record] = []
+    for item in items:
+        if isinstance(item, Record):
+            run.append(item)
+            continue
+        out += function(run) if run else []
+        out.append(item)
+        run = []
+    return out + (function(run) if run else [])
+
+
+@dataclass
+class Plan:
+    """``source``: where lanes begin. ``hops``: in order. ``counted``: some hop counts cuts, else the tail does.
+    ``skips_unread``: every node before the count is one-to-one, so a resume skips pointers without reading them.
+    ``rounds``: of a Take, or None."""
+
+    source: Source
+    hops: list[Hop]
+    counted: bool
+    skips_unread: bool
+    rounds: int | None
+
+
+def chain(root: Node) -> list[Node]:
+    """The nodes from the source to ``root``."""
+    nodes, node = [], root
+    while True:
+        nodes.append(node)
+        if node.source is None:
+            return nodes[::-1]
+        node = node.source
+
+
+def names(nodes: Sequence[Node]) -> list[str]:
+    """A name for each node, unique in the graph: as given, else the kind, with _2, _3 ... behind repeats."""
+    given = [node.given_name for node in nodes if node.given_name]
+    twice = sorted({name for name in given if given.count(name) > 1})
+    if twice:
+        raise ConfigError(f"nodes need different names, got {twice} more than once; pass another name=")
+    taken, out = set(given), []
+    for node in nodes:
+        name, n = node.given_name or node.kind, 1
+        while name in taken and not node.given_name:
+            n += 1
+            name = f"{node.kind}_{n}"
+        taken.add(name)
+        out.append(name)
+    return out
+
+
+def compile_graph(nodes: Sequence[Node], setups: Sequence[Setup], parallelism: int) -> Plan:
+    """The plan of a chain. ``parallelism``: worker threads of a hop that wasn't given any; 0 runs everything inline."""
+    hops: list[Hop] = []
+    for node, setup in zip(nodes, setups, strict=True):
+        _add(hops, node, setup, parallelism)
+    source = nodes[0].work_source
+    counting = next((i for i, node in enumerate(nodes) if node.counts), len(nodes))
+    return Plan(
+        source=source,
+        hops=hops,
+        counted=counting < len(nodes),
+        skips_unread=all(n.one_to_one(s) for n, s in zip(nodes[:counting], setups[:counting], strict=True)),
+        rounds=nodes[-1].rounds,
+    )
+
+
+def _add(hops: list[Hop], node: Node, setup: Setup, parallelism: int) -> None:
+    own = node.parallelism if parallelism else 0
+    default = 0 if node.cheap else parallelism
+    worker = node.worker(setup)
+    if node.holds:
+        hops.append(Hop([setup.name], default if own is None else own, own is not None, counts=node.counts))
+        hops[-1].accumulator, hops[-1].call, hops[-1].failed = node.accumulator, worker, setup.failed
+        return
+    if node.source is None:
+        hops.append(Hop([setup.name], default if own is None else own, own is not None, read=worker))
+        return
+    if worker is None:
+        return
+    if own is not None and hops[-1].explicit and hops[-1].parallelism != own:
+        hops.append(Hop([], default if own is None else own, own is not None))
+    hop = hops[-1]
+    hop.names.append(setup.name)
+    if own is not None:
+        hop.parallelism, hop.explicit = own, True
+    elif not hop.explicit:
+        hop.parallelism = max(hop.parallelism, default)
+    hop.each.append(worker)

@@ -1,0 +1,104 @@
+"""The recipe: everything that decides which data comes, as plain JSON. What can't change the data isn't in it.
+
+Compared as a whole at every restore. Not in it: roots and URLs, times of files, credentials, runner, parallelism, world
+and microbatch size. What it can't see: edited code of a function of yours (give ``version=`` and raise it), and a file
+rewritten with the same number of rows and bytes.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+ALGORITHM = 1
+"""Raised when the same settings begin to give other data."""
+
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def canonical(recipe: Mapping[str, Any]) -> str:
+    """One text for one recipe."""
+    return json.dumps(recipe, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def differences(saved: Any, current: Any) -> list[str]:
+    """A line for every setting that differs: its path, the saved value and the current one."""
+    old, new = dict(_flat("", saved)), dict(_flat("", current))
+    lines = []
+    for path in sorted(old.keys() | new.keys()):
+        before, after = old.get(path, "(absent)"), new.get(path, "(absent)")
+        if before != after:
+            lines.append(f"{path}: {before} -> {after}")
+    return lines
+
+
+def _flat(path: str, value: Any) -> list[tuple[str, str]]:
+    if isinstance(value, Mapping) and value:
+        return [leaf for key, part in value.items() for leaf in _flat(f"{path}.{key}" if path else str(key), part)]
+    if isinstance(value, list) and any(isinstance(part, (Mapping, list)) for part in value):
+        return [leaf for i, part in enumerate(value) for leaf in _flat(f"{path}[{i}]", part)]
+    return [(path, json.dumps(value, ensure_ascii=False))]
+
+
+def describe_function(function: Callable[..., Any], version: Any = None) -> dict[str, Any]:
+    """A function by module and name, with the plain constants that are bound to it.
+
+    Those are arguments of a ``functools.partial``, and strings, numbers, booleans, None and tuples of them among its
+    defaults, the variables of its closure that it doesn't set, and the public attributes of an object that is called.
+    Lists and dicts are left out there: they may well be changed while the run goes on.
+    """
+    bound: dict[str, Any] = {}
+    while isinstance(function, functools.partial):
+        bound.update({f"arg{i}": value for i, value in enumerate(function.args)})
+        bound.update(function.keywords)
+        function = function.func
+    said = {name: _as_json(value) for name, value in bound.items() if _is_json(value)}
+    said.update({name: _as_json(value) for name, value in _constants(function).items() if _is_constant(value)})
+    target = function if hasattr(function, "__qualname__") else type(function)
+    out: dict[str, Any] = {"function": f"{target.__module__}.{target.__qualname__}"}
+    return out | ({"bound": said} if said else {}) | ({"version": version} if version is not None else {})
+
+
+def _constants(function: Any) -> dict[str, Any]:
+    """Defaults, closure and attributes of a function, a method or an object that is called."""
+    code = getattr(function, "__code__", None)
+    owner = getattr(function, "__self__", None) if code or isinstance(function, type) else function
+    attributes = {} if owner is None or isinstance(owner, type) else getattr(owner, "__dict__", {})
+    found = {name: value for name, value in attributes.items() if not name.startswith("_")}
+    if code is None:
+        return found
+    defaults = function.__defaults__ or ()
+    names = code.co_varnames[: code.co_argcount]
+    found.update(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+    found.update(function.__kwdefaults__ or {})
+    set_inside = {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_DEREF"}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        if name not in set_inside:
+            found.update(_cell(name, cell))
+    return found
+
+
+def _cell(name: str, cell: Any) -> dict[str, Any]:
+    try:
+        return {name: cell.cell_contents}
+    except ValueError:  # a variable that isn't set yet
+        return {}
+
+
+def _is_constant(value: Any) -> bool:
+    return all(map(_is_constant, value)) if isinstance(value, tuple) else isinstance(value, _PLAIN)
+
+
+def _is_json(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(part) for key, part in value.items())
+    return all(map(_is_json, value)) if isinstance(value, (list, tuple)) else isinstance(value, _PLAIN)
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_json(part) for key, part in value.items()}
+    return [_as_json(part) for part in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,143 @@
+"""A checkpoint: where to replay from, and how much of it had been delivered. Never records, never buffers.
+
+    {"version": 1, "epoch": 0, "world_size": 2, "recipe": "<canonical JSON>",
+     "lane_0": [span, taken, rounds, ended, level, dropped, failed], "lane_1": [...]}
+
+A lane is one leaf under a string key, so that JSON, ``torch.save`` and a plain DCP checkpoint carry it, and DCP deals
+lanes to other ranks by itself. A rank's state holds the lanes that it owns.
+
+    span, taken     the lane's cut: ``taken`` records of span ``span`` are inside what was delivered
+    rounds          outputs given in this epoch
+    ended           1 after the lane's end
+    level           1 if all lanes of its rank had given the same rounds: such a state may move to another world
+    dropped, failed records left out so far in this epoch, and those of them that were left out by an error
+
+An eighth element is the source's own state at the span's start, as text, when it keeps one (``from_node``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zephon_nodes.engine import Start
+from zephon_nodes.errors import StateError
+from zephon_nodes.recipe import differences
+from zephon_nodes.stream import Cut
+
+VERSION = 1
+PREFIX = "lane_"
+SHARED = ("version", "epoch", "world_size", "recipe")
+
+
+@dataclass
+class LaneState:
+    """One lane's leaf; see the head of this file."""
+
+    span: int = 0
+    taken: int = 0
+    rounds: int = 0
+    ended: bool = False
+    level: bool = True
+    dropped: int = 0
+    failed: int = 0
+    token: str | None = None
+
+    def leaf(self) -> list[Any]:
+        flags = [int(self.ended), int(self.level)]
+        values = [self.span, self.taken, self.rounds, *flags, self.dropped, self.failed]
+        return values if self.token is None else [*values, self.token]
+
+    @classmethod
+    def of(cls, key: str, leaf: Any) -> LaneState:
+        if (
+            not isinstance(leaf, (list, tuple))
+            or len(leaf) not in (7, 8)
+            or not all(isinstance(x, int) for x in leaf[:7])
+        ):
+            raise StateError(f"{key} of the state must be a list of 7 integers (and perhaps a text), got {leaf!r}")
+        span, taken, rounds, ended, level, dropped, failed = leaf[:7]
+        return cls(span, taken, rounds, bool(ended), bool(level), dropped, failed, leaf[7] if len(leaf) == 8 else None)
+
+    def start(self) -> Start:
+        return Start(Cut(self.span, self.taken, self.token), self.rounds)
+
+
+def lane_numbers(state: Mapping[str, Any]) -> list[int]:
+    """The lanes that a state holds."""
+    return sorted(int(key[len(PREFIX) :]) for key in state if key.startswith(PREFIX))
+
+
+def read_state(
+    state: Mapping[str, Any], owned: Iterable[int], world_size: int, recipe: str
+) -> tuple[int, dict[int, LaneState]]:
+    """(epoch, lanes) of a state for a rank that owns ``owned`` in a world of ``world_size``.
+
+    Raises ``StateError`` if lanes are missing, the recipe differs (naming every setting, with both values), or the
+    state isn't level and the world is another one.
+    """
+    missing = [key for key in SHARED if key not in state]
+    if missing or not lane_numbers(state):
+        raise StateError(
+            f"this is no state of a zephon_nodes graph: it has {sorted(map(str, state))[:8]}, not {missing}"
+        )
+    if state["version"] != VERSION:
+        raise StateError(f"the state has version {state['version']}, this release reads version {VERSION}")
+    _check_recipe(state["recipe"], recipe)
+    wanted = list(owned)
+    absent = sorted(set(wanted) - set(lane_numbers(state)))
+    if absent:
+        raise StateError(
+            f"the state holds lanes {lane_numbers(state)}, this rank owns {wanted} and misses {absent}; "
+            "merge the states of all ranks with merge_states(...) and load the result on every rank"
+        )
+    lanes = {lane: LaneState.of(f"{PREFIX}{lane}", state[f"{PREFIX}{lane}"]) for lane in wanted}
+    uneven = [lane for lane, at in lanes.items() if not at.level]
+    if uneven and state["world_size"] != world_size:
+        raise StateError(
+            f"the state was saved in the middle of a round (lanes {uneven}) on {state['world_size']} ranks, so it resumes "
+            f"exactly on {state['world_size']} ranks only, not on {world_size}; save after whole rounds, that is after a "
+            "number of outputs that is a multiple of the lanes that a rank owns"
+        )
+    return int(state["epoch"]), lanes
+
+
+def _check_recipe(saved: Any, current: str) -> None:
+    if saved == current:
+        return
+    lines = differences(json.loads(saved), json.loads(current))
+    raise StateError(
+        f"the state belongs to another recipe; {len(lines)} settings differ (saved -> now):\n  "
+        + "\n  ".join(lines)
+        + "\nrestore them, or start a new run without the state"
+    )
+
+
+def write_state(epoch: int, world_size: int, recipe: str, lanes: Mapping[int, LaneState]) -> dict[str, Any]:
+    """The state of a rank's lanes, detached from them."""
+    head: dict[str, Any] = {"version": VERSION, "epoch": epoch, "world_size": world_size, "recipe": recipe}
+    return {**head, **{f"{PREFIX}{lane}": at.leaf() for lane, at in lanes.items()}}
+
+
+def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The states of all ranks as one, which loads on any legal number of ranks.
+
+    Raises ``StateError`` if they are of different epochs, recipes or worlds, if ranks stopped after different numbers of
+    rounds, or if two of them hold different things of one lane.
+    """
+    merged: dict[str, Any] = {}
+    for rank, state in enumerate(states):
+        for key, value in state.items():
+            if key in merged and merged[key] != value:
+                raise StateError(f"state {rank} says {key}={value!r:.200}, an earlier one {merged[key]!r:.200}")
+            merged[key] = value
+    missing = [key for key in SHARED if key not in merged]
+    if missing:
+        raise StateError(f"nothing to merge: the states have no {missing}")
+    lanes = {lane: LaneState.of(f"{PREFIX}{lane}", merged[f"{PREFIX}{lane}"]) for lane in lane_numbers(merged)}
+    rounds = {at.rounds for at in lanes.values() if at.level and not at.ended}
+    if len(rounds) > 1:
+        raise StateError(f"the ranks stopped after different numbers of rounds, {sorted(rounds)}; save all at one step")
+    return merged

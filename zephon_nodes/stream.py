@@ -1,0 +1,113 @@
+"""What travels between nodes.
+
+A lane is a stream of records, cut by marks. Work moves in lists of items of one lane:
+
+    Record    a payload with its identity and its origins
+    Drop      a record that was left out on purpose (a filter, a bad row under on_error="skip"); it travels on, so that
+              it is counted exactly once, where a checkpoint passes it
+    Failure   an error, kept in its place until everything before it has been delivered
+
+and two marks, which never overtake an item and are never overtaken:
+
+    Flush     the start of a span: every stateful node emits what it holds for the lane and starts clean
+    End       nothing more comes in this lane in this epoch
+
+None is a payload like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from zephon_nodes.hashing import child_identity, group_identity
+
+
+class Pointer(NamedTuple):
+    """Names a sample without reading it.
+
+    ``dataset``: the dataset's name. ``shard``: index of the file in the dataset. ``row``: index in the file.
+    ``pass_``: how many times the dataset has been gone through before.
+    """
+
+    dataset: str
+    shard: int
+    row: int
+    pass_: int = 0
+
+
+class Cut(NamedTuple):
+    """A place in a lane: ``taken`` records of span ``span``. ``token`` is the source's own state at the span's start, if it has one."""
+
+    span: int
+    taken: int
+    token: Any = None
+
+
+class Record:
+    """One sample on its way.
+
+    ``payload``: any value, mostly a dict. ``identity``: 64-bit int, the same in every run and on every worker.
+    ``origins``: pointers of the rows it is made of. ``cut``: set where records are counted (see ``engine``).
+    """
+
+    __slots__ = ("cut", "identity", "origins", "payload")
+
+    def __init__(self, payload: Any, identity: int, origins: tuple[Pointer, ...], cut: Cut | None = None) -> None:
+        self.payload, self.identity, self.origins, self.cut = payload, identity, origins, cut
+
+    def replaced(self, payload: Any) -> Record:
+        """The same record with another payload."""
+        return Record(payload, self.identity, self.origins, self.cut)
+
+    def child(self, payload: Any, index: int) -> Record:
+        """Part ``index`` of a record that was split."""
+        return Record(payload, child_identity(self.identity, index), self.origins, self.cut)
+
+    def __repr__(self) -> str:
+        return f"Record({self.payload!r}, origins={self.origins!r})"
+
+
+def merged(payload: Any, records: Sequence[Record]) -> Record:
+    """One record made of several, in order."""
+    origins = tuple(origin for record in records for origin in record.origins)
+    return Record(payload, group_identity([record.identity for record in records]), origins)
+
+
+class Drop:
+    """A record that was left out. ``failed``: by an error under on_error="skip", not by a filter."""
+
+    __slots__ = ("failed", "node", "origins", "reason")
+
+    def __init__(self, node: str, reason: str, origins: tuple[Pointer, ...], failed: bool = False) -> None:
+        self.node, self.reason, self.origins, self.failed = node, reason, origins, failed
+
+    def __repr__(self) -> str:
+        return f"Drop({self.node!r}, {self.reason!r}, {self.origins!r})"
+
+
+class Failure:
+    """An error that waits for its turn."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+Item: TypeAlias = "Record | Drop | Failure"
+
+
+class Flush(NamedTuple):
+    """The start of span ``span`` of a lane; ``token`` as in ``Cut``."""
+
+    lane: int
+    span: int
+    token: Any = None
+
+
+class End(NamedTuple):
+    """The end of a lane in this epoch; ``token`` as in ``Flush``."""
+
+    lane: int
+    token: Any = None

@@ -1,0 +1,193 @@
+"""What is read, in which order, in which lane.
+
+A work source answers one question, purely: which pointers are chunk ``index`` of lane ``lane``? There is no iterator
+behind it and nothing to save; resuming is asking for a later chunk. A curriculum of your own is one method::
+
+    class Alternating(WorkSource):
+        '''Every lane takes a row of each dataset in turn, in file order, until one ends.'''
+
+        def __init__(self, datasets, num_lanes):
+            super().__init__(datasets, num_lanes)
+            self.rows = min(d.rows for d in datasets)
+
+        def chunk(self, lane, index, epoch=0):
+            rows = range(lane, self.rows, self.num_lanes)[index * 128 : (index + 1) * 128]
+            if not rows:
+                return None
+            return [pointer(d, row) for row in rows for d in self.datasets]
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from zephon_nodes.errors import ConfigError
+from zephon_nodes.hashing import I64, U64, key, mix, mix_array
+from zephon_nodes.stream import Cut, End, Flush, Pointer
+
+if TYPE_CHECKING:
+    from zephon_nodes.dataset import Dataset
+
+QUANTUM = 64
+"""Most pointers that travel as one unit of work, whatever the chunk size is."""
+
+
+class Source(ABC):
+    """Where the lanes of a graph begin. Users derive from ``WorkSource``.
+
+    ``num_lanes``: fixed number of logical streams. ``flush_every``: chunks in a span, the distance between two places
+    that a checkpoint can go back to; longer spans pad and reorder less, shorter ones resume faster.
+    ``endless``: True when no lane ever ends, which spares ranks from having to agree on the end.
+    """
+
+    num_lanes: int
+    flush_every: int
+    datasets: tuple[Dataset, ...] = ()
+    endless: bool = False
+
+    @abstractmethod
+    def feed(self, lane: int, epoch: int, start: Cut) -> Iterator[Flush | list[Any] | End]:
+        """A lane from a place on: a ``Flush`` at the start of each span (the first one included), lists of work of at
+        most ``QUANTUM`` elements, and an ``End``. ``start.taken`` elements of the first span are left out."""
+
+    def next_epoch(self, token: str | None) -> str | None:
+        """What becomes of a lane's token when the next epoch begins. Only sources that keep a state have any."""
+        return None
+
+    def locate(self, origins: tuple[Pointer, ...]) -> str:
+        """Dataset, file and row of some pointers, for messages."""
+        return "; ".join(f"row {at.row} of {at.dataset!r}" for at in origins[:4]) or "a record of unknown origin"
+
+    def units_in_use(self, lanes: int) -> int:
+        """How many decoded units a rank that owns ``lanes`` lanes should keep. More costs memory, fewer decode twice."""
+        return 16 + 8 * lanes
+
+    @abstractmethod
+    def recipe(self) -> dict[str, Any]:
+        """All settings that change the data, JSON-able. Two sources with equal recipes give the same lanes."""
+
+
+class WorkSource(Source):
+    """A source of pointers. See the head of this file for a worked example.
+
+    ``datasets``: what the pointers name. Names must differ. ``num_lanes``, ``flush_every``: see ``Source``.
+    Raises ``ConfigError`` for settings below 1 and for two datasets of one name.
+    """
+
+    random_access: bool = False
+    """True when neighbouring pointers rarely share a unit; readers then fetch single rows where the format can."""
+
+    def __init__(self, datasets: Sequence[Dataset], num_lanes: int = 1, flush_every: int = 32) -> None:
+        check_at_least("num_lanes", num_lanes, 1)
+        check_at_least("flush_every", flush_every, 1)
+        names = [dataset.name for dataset in datasets]
+        if not names:
+            raise ConfigError("a work source needs at least one Dataset, got none")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigError(f"datasets need different names, got {twice} more than once; rename one of them")
+        self.datasets, self.num_lanes, self.flush_every = tuple(datasets), num_lanes, flush_every
+
+    @abstractmethod
+    def chunk(self, lane: int, index: int, epoch: int = 0) -> Sequence[Pointer] | None:
+        """The pointers of chunk ``index`` of a lane in an epoch, perhaps none, or None after the lane's end.
+
+        Must be pure: the same answer every time, on every rank. Once None, then None for every later index.
+        """
+
+    def dataset(self, name: str) -> Dataset:
+        return next(dataset for dataset in self.datasets if dataset.name == name)
+
+    def locate(self, origins: tuple[Pointer, ...]) -> str:
+        shown = [
+            f"row {at.row} of {self.dataset(at.dataset).path_of(at.shard)} (dataset {at.dataset!r})"
+            for at in origins[:4]
+        ]
+        return "; ".join(shown) + (f"; and {len(origins) - 4} more" if len(origins) > 4 else "")
+
+    def recipe(self) -> dict[str, Any]:
+        kind = type(self)
+        return {
+            "source": f"{kind.__module__}.{kind.__qualname__}",
+            "num_lanes": self.num_lanes,
+            "flush_every": self.flush_every,
+            "datasets": {dataset.name: dataset.fingerprint() for dataset in self.datasets},
+        }
+
+    def feed(self, lane: int, epoch: int, start: Cut) -> Iterator[Flush | list[Any] | End]:
+        index, skip = start.span * self.flush_every, start.taken
+        while True:
+            if index % self.flush_every == 0:
+                yield Flush(lane, index // self.flush_every)
+            chunk = self.chunk(lane, index, epoch)
+            if chunk is None:
+                yield End(lane)
+                return
+            work = _work(chunk)
+            yield from (work[i : i + QUANTUM] for i in range(skip, len(work), QUANTUM))
+            skip = max(0, skip - len(work))
+            index += 1
+
+
+class Chunk(Sequence[Pointer]):
+    """Pointers as arrays. ``names``: of datasets; ``dataset``: index into them; ``shard``, ``row``, ``pass_``: int64."""
+
+    def __init__(self, names: Sequence[str], dataset: I64, shard: I64, row: I64, pass_: I64) -> None:
+        self.names, self.dataset, self.shard, self.row, self.pass_ = names, dataset, shard, row, pass_
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @overload
+    def __getitem__(self, i: int) -> Pointer: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[Pointer]: ...
+    def __getitem__(self, i: int | slice) -> Pointer | Sequence[Pointer]:
+        return self.pointers()[i]
+
+    def pointers(self) -> list[Pointer]:
+        names = [self.names[i] for i in self.dataset.tolist()]
+        return list(map(Pointer, names, self.shard.tolist(), self.row.tolist(), self.pass_.tolist()))
+
+    def identities(self) -> list[int]:
+        keys = np.array([key("row", name) for name in self.names], np.uint64)[self.dataset]
+        for part in (self.shard, self.row, self.pass_):
+            keys = mix_array(keys ^ part.astype(np.uint64))
+        return _ints(keys)
+
+
+def _ints(array: U64) -> list[int]:
+    return [int(x) for x in array.tolist()]
+
+
+def identity(pointer: Pointer) -> int:
+    """Identity of the record that a pointer names: the same on every rank, another one in the next pass."""
+    value = key("row", pointer.dataset)
+    for part in pointer[1:]:
+        value = mix(value ^ part)
+    return value
+
+
+def _work(chunk: Sequence[Pointer]) -> list[tuple[Pointer, int]]:
+    if isinstance(chunk, Chunk):
+        return list(zip(chunk.pointers(), chunk.identities(), strict=True))
+    return [(pointer, identity(pointer)) for pointer in chunk]
+
+
+def pointer(dataset: Dataset, row: int, pass_: int = 0) -> Pointer:
+    """The pointer to row ``row`` of a dataset, counted through all its files in order."""
+    if not 0 <= row < dataset.rows:
+        raise ConfigError(f"row {row} was asked of dataset {dataset.name!r}, which has {dataset.rows} rows")
+    starts = np.cumsum(dataset.shard_rows) - dataset.shard_rows
+    shard = int(np.searchsorted(starts + dataset.shard_rows, row, side="right"))
+    return Pointer(dataset.name, shard, row - int(starts[shard]), pass_)
+
+
+def check_at_least(name: str, value: Any, least: int) -> None:
+    """Raises ``ConfigError`` unless ``value`` is an int of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")

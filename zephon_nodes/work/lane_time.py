@@ -1,0 +1,108 @@
+"""Lane time: how many rows of each component a lane has taken at time t.
+
+All lanes share one clock t, counted in chunks. Component k of the mixture has a rate, in rows a lane and chunk, that is
+constant between breakpoints. Its integral u_k(t) is piecewise linear and known exactly, at any t, without any state:
+
+    u_k(t) = base + rate * (t - start)      in the segment that t lies in
+
+A quota q_k is the rows of component k that a lane is to take in all (passes * rows / lanes). The end T of an epoch is
+
+    stop="last"          the time when the last component has reached its quota; the others go on repeating until then
+    stop="first"         the time when the first one has
+    stop="redistribute"  each component leaves when it has reached its quota, and its rate goes to those that stay, in
+                         proportion; T is when the last one leaves
+
+u_k is frozen from T on. All arithmetic is on fractions here and on integers over one denominator a component when
+chunks are made, so that the upper edge of chunk j is the lower edge of chunk j + 1, to the row.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Literal, NamedTuple, TypeAlias
+
+Stop: TypeAlias = Literal["last", "first", "redistribute"]
+
+
+class Segment(NamedTuple):
+    """``rates``: rows a lane and chunk of each component, from time ``start`` (in chunks) on."""
+
+    start: Fraction
+    rates: tuple[Fraction, ...]
+
+
+class LaneTime:
+    """The integrals u_k of a list of segments, frozen at ``end`` (in chunks; None: never).
+
+    ``chunks``: chunks in an epoch, or None when it is endless. ``denominator[k]``: of what ``rows`` returns.
+    """
+
+    def __init__(self, segments: Sequence[Segment], end: Fraction | None) -> None:
+        self.end = end
+        self.chunks = None if end is None else math.ceil(end)
+        self._starts = [segment.start for segment in segments]
+        components = range(len(segments[0].rates))
+        self._lines = [_lines(segments, k) for k in components]
+        self.denominator = [math.lcm(*(x.denominator for line in self._lines[k] for x in line)) for k in components]
+        self._scaled = [
+            [(int(slope * d), int(offset * d)) for slope, offset in lines]
+            for lines, d in zip(self._lines, self.denominator, strict=True)
+        ]
+        if end is not None:
+            last = [self.at(k, end) for k in components]
+            self.denominator = [math.lcm(d, u.denominator) for d, u in zip(self.denominator, last, strict=True)]
+            self._scaled = [
+                [(int(slope * d), int(offset * d)) for slope, offset in lines]
+                for lines, d in zip(self._lines, self.denominator, strict=True)
+            ]
+            self._last = [int(u * d) for u, d in zip(last, self.denominator, strict=True)]
+
+    def at(self, k: int, t: Fraction) -> Fraction:
+        """u_k(t), exactly; t is at most ``end``."""
+        slope, offset = self._lines[k][bisect.bisect_right(self._starts, t) - 1]
+        return slope * t + offset
+
+    def rows(self, k: int, chunk: int) -> int:
+        """u_k at the start of a chunk, times ``denominator[k]``."""
+        if self.end is not None and chunk >= self.end:
+            return self._last[k]
+        slope, offset = self._scaled[k][bisect.bisect_right(self._starts, chunk) - 1]
+        return slope * chunk + offset
+
+
+def _lines(segments: Sequence[Segment], k: int) -> list[tuple[Fraction, Fraction]]:
+    """(slope, offset) of u_k in each segment."""
+    lines, base = [], Fraction(0)
+    for i, segment in enumerate(segments):
+        rate = segment.rates[k]
+        lines.append((rate, base - rate * segment.start))
+        if i + 1 < len(segments):
+            base += rate * (segments[i + 1].start - segment.start)
+    return lines
+
+
+def lane_time(rates: Sequence[Fraction], quotas: Sequence[Fraction] | None, stop: Stop) -> LaneTime:
+    """The lane time of constant ``rates`` (rows a lane and chunk) that ends by ``stop``; ``quotas=None`` is endless."""
+    if quotas is None:
+        return LaneTime([Segment(Fraction(0), tuple(rates))], None)
+    if stop == "redistribute":
+        return _redistributed(tuple(rates), quotas)
+    times = [quota / rate for quota, rate in zip(quotas, rates, strict=True)]
+    return LaneTime([Segment(Fraction(0), tuple(rates))], max(times) if stop == "last" else min(times))
+
+
+def _redistributed(rates: tuple[Fraction, ...], quotas: Sequence[Fraction]) -> LaneTime:
+    total, now, left = sum(rates), Fraction(0), list(quotas)
+    segments = [Segment(now, rates)]
+    while True:
+        step = min(left[k] / rate for k, rate in enumerate(rates) if rate)
+        now += step
+        left = [have - rate * step for have, rate in zip(left, rates, strict=True)]
+        staying = sum(rate for rate, have in zip(rates, left, strict=True) if have)
+        if not staying:
+            return LaneTime(segments, now)
+        rates = tuple(rate * total / staying if have else Fraction(0) for rate, have in zip(rates, left, strict=True))
+        segments.append(Segment(now, rates))

@@ -1,0 +1,63 @@
+"""Weights of a mixture, as exact fractions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+
+from zephon_nodes.errors import ConfigError
+
+
+class MixtureSpec(Mapping[str, Fraction]):
+    """Weight of each dataset by name; weights are scaled to sum to 1.
+
+    A weight is a positive number: an int, a float (0.1 means one tenth, exactly), a string such as "1/3", or a
+    ``Fraction``. Raises ``ConfigError`` otherwise, and when there are none.
+
+    >>> MixtureSpec({"wiki": 3, "news": 1})["wiki"]
+    Fraction(3, 4)
+    """
+
+    def __init__(self, weights: Mapping[str, float | str | Fraction]) -> None:
+        if not weights:
+            raise ConfigError("a mixture needs at least one dataset with its weight, got none")
+        exact = {name: _fraction(name, weight) for name, weight in weights.items()}
+        total = sum(exact.values())
+        self._weights = {name: weight / total for name, weight in exact.items()}
+
+    @classmethod
+    def of(cls, mixture: Mapping[str, float | str | Fraction] | None, rows: Mapping[str, int]) -> MixtureSpec:
+        """The mixture of datasets with these ``rows``; None weights them by rows. Names must be the same."""
+        if mixture is None:
+            return cls(dict(rows))
+        if not isinstance(mixture, Mapping):
+            raise ConfigError(f"mixture must be a dict of weights by dataset name or a MixtureSpec, got {mixture!r}")
+        unknown, missing = sorted(set(mixture) - set(rows)), sorted(set(rows) - set(mixture))
+        if unknown or missing:
+            raise ConfigError(
+                f"the mixture and the datasets name different things: weights without a dataset {unknown}, "
+                f"datasets without a weight {missing}; every dataset needs exactly one weight"
+            )
+        return mixture if isinstance(mixture, cls) else cls(mixture)
+
+    def __getitem__(self, name: str) -> Fraction:
+        return self._weights[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+    def __repr__(self) -> str:
+        return f"MixtureSpec({ {name: str(weight) for name, weight in self._weights.items()} })"
+
+
+def _fraction(name: str, weight: float | str | Fraction) -> Fraction:
+    try:
+        exact = Fraction(str(weight))
+    except ValueError:
+        raise ConfigError(f"weight of {name!r} must be a positive number, got {weight!r}") from None
+    if exact <= 0:
+        raise ConfigError(f"weight of {name!r} must be positive, got {weight!r}; leave the dataset out instead")
+    return exact
