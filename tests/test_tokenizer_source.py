@@ -148,7 +148,7 @@ def test_a_broken_config_is_named(tmp_path, text: str, message: str):
 
 @pytest.fixture
 def hub_cache(tmp_path, monkeypatch):
-    constants = pytest.importorskip("huggingface_hub").constants
+    constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.chdir(tmp_path)

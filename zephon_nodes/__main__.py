@@ -11,11 +11,15 @@ from zephon_nodes.errors import ZephonError
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m zephon_nodes", description="Elastic, resumable data loading.")
     commands = parser.add_subparsers(dest="command", required=True)
-    demo = commands.add_parser("demo", help="the main job on text found on this machine: throughput, a batch, the proof")
+    demo = commands.add_parser(
+        "demo", help="the main job on text found on this machine: throughput, a batch, the proof"
+    )
     demo.add_argument("--folder", help="where the data is put (default: a temporary folder)")
     demo.add_argument("--seconds", type=float, default=5.0, help="how long throughput is measured")
     check = commands.add_parser("verify", help="SHA-256 of every global batch on several numbers of ranks")
-    check.add_argument("function", metavar="FILE.py:make_pipeline", help="a function without arguments giving a pipeline")
+    check.add_argument(
+        "function", metavar="FILE.py:make_pipeline", help="a function without arguments giving a pipeline"
+    )
     check.add_argument("--worlds", type=_numbers, default=[1, 2, 4], help="world sizes, for example 1,2,4")
     check.add_argument("--steps", type=int, default=20, help="rounds: one output of every lane each")
     given = parser.parse_args(arguments)

@@ -82,7 +82,9 @@ def make_data(root: Path) -> None:
     tokenizer.train_from_iterator(code[:150] + prose[:1000], trainer)
     tokenizer.save(str(root / "tokenizer.json"))
     made = time.perf_counter() - begin
-    print(f"{len(code)} source files as Parquet, {len(prose)} docstrings as JSONL, a tokenizer, in {made:.1f} s: {root}")
+    print(
+        f"{len(code)} source files as Parquet, {len(prose)} docstrings as JSONL, a tokenizer, in {made:.1f} s: {root}"
+    )
 
 
 def _sources() -> Iterator[str]:

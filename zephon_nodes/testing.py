@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from zephon_nodes.concurrency import InlineDriver, MakeEngine, WorkTask
-from zephon_nodes.formats.memory import content_digest
+from zephon_nodes.digest import content_digest
 from zephon_nodes.engine import Engine, Event, Output
 from zephon_nodes.hashing import draw
 from zephon_nodes.lanes import owned_lanes
@@ -112,12 +112,14 @@ def run_rounds(
         if _given(after) < last:  # it stopped alone; in the world it would have been told to go on
             ran[rank] = _run_rank(make, rank, world, rounds, state, {**options, "agree": lambda own, _: max(own, last)})
     together = zip(*(outputs for outputs, _ in ran), strict=True)
-    return [dict(lane for part in parts for lane in part.items()) for parts in together], merge_states(r[1] for r in ran)
+    return [dict(lane for part in parts for lane in part.items()) for parts in together], merge_states(
+        r[1] for r in ran
+    )
 
 
 def _given(state: dict[str, Any]) -> int:
     """Rounds that a rank has given."""
-    return max(leaf[2] for key, leaf in state.items() if key.startswith("lane_"))
+    return max(int(leaf[2]) for key, leaf in state.items() if key.startswith("lane_"))
 
 
 def _run_rank(

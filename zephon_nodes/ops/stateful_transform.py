@@ -112,24 +112,28 @@ class _Stateful(Accumulator):
                 f"push and flush must return a list of payloads or be generators, got a {type(outputs).__name__}"
             )
         given = list(outputs)
-        out = [self._own(payload) or self._new(payload, self._since) for payload in given]
-        if given:
-            self._since = []
-        return out
+        if not given:
+            return []
+        since, self._since = self._since, []
+        origins = _origins(since)
+        return [self._own(payload) or self._new(payload, since, origins) for payload in given]
 
     def _own(self, payload: Any) -> Record | None:
         """The record of an object that was pushed and comes out."""
         found = self._held.get(id(payload))
-        if found is None or found.payload is not payload:
-            return None
-        return self._held.pop(id(payload))
+        return self._held.pop(id(payload)) if found is not None and found.payload is payload else None
 
-    def _new(self, payload: Any, parents: list[Record]) -> Record:
+    def _new(self, payload: Any, parents: list[Record], origins: tuple[Pointer, ...]) -> Record:
+        """The record of a new object. ``origins``: those of ``parents``, one tuple for all that one call gives."""
         if isinstance(payload, Emit):
             parents = [self._held[id(parent)] for parent in payload.parents if id(parent) in self._held]
-            payload = payload.payload
+            payload, origins = payload.payload, _origins(parents)
         for parent in parents:
             self._held.pop(id(parent.payload), None)
-        place, origins = self._place, tuple[Pointer, ...](at for parent in parents for at in parent.origins)
+        place = self._place
         self._count += 1
         return Record(payload, key(place.node, place.epoch, place.lane, place.span, self._count), origins)
+
+
+def _origins(records: list[Record]) -> tuple[Pointer, ...]:
+    return tuple(at for record in records for at in record.origins)
