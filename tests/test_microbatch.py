@@ -204,9 +204,9 @@ POINTERS = [(Pointer("web", 1, 5), Pointer("code", 0, 2, 3)), (), (Pointer("made
 def test_origins_name_files():
     mb = Microbatch([None, "b", 3], POINTERS, 4, FILES)
     assert mb.origins == [
-        [Origin("web", "b.jsonl", 5, 0, 1), Origin("code", "x.parquet", 2, 3, 0)],
+        [Origin("web", "b.jsonl", 5, 0, 0, 1), Origin("code", "x.parquet", 2, 0, 3, 0)],
         [],
-        [Origin("made", "", 1, 0, 0)],
+        [Origin("made", "", 1, 0, 0, 0)],
     ]
 
 

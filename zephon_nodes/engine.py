@@ -121,6 +121,11 @@ class _Lane:
             return self.ordinal > self.skip
         return isinstance(item, Failure) or self.ordinal >= self.skip
 
+    def sure(self) -> int:
+        """Rounds that the lane has given or holds ready."""
+        ended = bool(self.finished) and not isinstance(self.finished[-1], Output)
+        return self.rounds + len(self.finished) - ended
+
     @property
     def cut(self) -> Cut:
         return Cut(self.span, self.ordinal, self.token)
@@ -313,8 +318,7 @@ class Engine:
                 continue
             lane.rounds += 1
             lane.handed += 1
-            ended = bool(lane.finished) and not isinstance(lane.finished[-1], Output)
-            self.events.append(event._replace(sure=lane.rounds + len(lane.finished) - ended))
+            self.events.append(event._replace(sure=min(lane.sure(), self._plan.rounds or lane.sure())))
             heapq.heapreplace(self._turns, (lane.rounds, lane.lane))
 
 

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple, TypeAlias
 from zephon_nodes import training
 from zephon_nodes.collate import DERIVED, assembled_row, converted, payload_field, renamed
 from zephon_nodes.errors import ConfigError
-from zephon_nodes.stream import Pointer
+from zephon_nodes.stream import Pointer, split_pass
 
 Files: TypeAlias = "Mapping[str, Sequence[str] | Mapping[int, str]]"
 
 
 class Origin(NamedTuple):
-    """Row ``row`` of file ``file``, which is number ``shard`` of the dataset, read in pass ``pass_`` (from 0).
+    """Row ``row`` of file ``file``, which is number ``shard`` of the dataset, read in pass ``pass_`` of
+    epoch ``epoch`` (both from 0).
 
     ``file`` is "" if the dataset has no files.
     """
@@ -22,6 +23,7 @@ class Origin(NamedTuple):
     dataset: str
     file: str
     row: int
+    epoch: int
     pass_: int
     shard: int
 
@@ -56,7 +58,7 @@ class Microbatch:
     def _origin(self, pointer: Pointer) -> Origin:
         dataset, shard, row, pass_ = pointer
         files = self.files.get(dataset)
-        return Origin(dataset, files[shard] if files else "", row, pass_, shard)
+        return Origin(dataset, files[shard] if files else "", row, *split_pass(pass_), shard)
 
     def __len__(self) -> int:
         return len(self.payloads)

@@ -22,12 +22,24 @@ from typing import Any, NamedTuple, TypeAlias
 
 from zephon_nodes.hashing import child_identity, group_identity
 
+_EPOCH_SHIFT = 32
+
+
+def pass_number(epoch: int, pass_: int) -> int:
+    """One number for pass ``pass_`` of an epoch: every epoch has orders of its own, however many passes the others have."""
+    return epoch << _EPOCH_SHIFT | pass_
+
+
+def split_pass(number: int) -> tuple[int, int]:
+    """(epoch, pass in the epoch) of a ``pass_number``."""
+    return number >> _EPOCH_SHIFT, number & (1 << _EPOCH_SHIFT) - 1
+
 
 class Pointer(NamedTuple):
     """Names a sample without reading it.
 
     ``dataset``: the dataset's name. ``shard``: index of the file in the dataset. ``row``: index in the file.
-    ``pass_``: how many times the dataset has been gone through before.
+    ``pass_``: which time the dataset is gone through, a ``pass_number``.
     """
 
     dataset: str

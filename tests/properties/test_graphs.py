@@ -219,3 +219,20 @@ def test_two_loaders_of_one_node_do_not_disturb_each_other():
     first, second = iter(Loader(node, runner="inline")), iter(Loader(node, runner="thread"))
     got = list(itertools.zip_longest(map(digest, first), map(digest, second)))
     assert got == [(d, d) for d in want]
+
+
+@given(graphs(batched=st.sampled_from([2])), st.integers(1, 4))
+def test_take_counts_whole_rounds_on_every_world(graph, rounds):
+    worlds = [world for world in (1, 2, 3) if graph.lanes % world == 0]
+    assert_any_world(lambda: graph.pipeline().take(rounds), worlds)
+    whole = [output for output in graph.pipeline(runner="inline").take(rounds)]
+    longest = max((len(lane) for lane in _lanes_of(graph).values()), default=0)
+    assert len(whole) == sum(min(rounds, len(lane)) for lane in _lanes_of(graph).values())
+    assert len(whole) <= rounds * graph.lanes and (len(whole) > 0) == (longest > 0)
+
+
+def _lanes_of(graph: Graph) -> dict[int, list]:
+    lanes: dict[int, list] = {}
+    for batch in graph.pipeline(runner="inline"):
+        lanes.setdefault(batch.lane, []).append(batch)
+    return lanes

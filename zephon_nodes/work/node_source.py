@@ -18,7 +18,7 @@ from torchdata.nodes import BaseNode
 
 from zephon_nodes.errors import ConfigError, StateError
 from zephon_nodes.hashing import key
-from zephon_nodes.stream import Cut, End, Flush, Pointer, Record
+from zephon_nodes.stream import Cut, End, Flush, Pointer, Record, pass_number
 from zephon_nodes.work.base import QUANTUM, Source, check_at_least
 
 _AFTER = "after:"
@@ -66,7 +66,7 @@ class NodeSource(Source):
         yield End(lane, to_text(node.state_dict(), lane))
 
     def _record(self, lane: int, epoch: int, span: int, ordinal: int, item: Any) -> Record:
-        at = Pointer(self.name, lane, span * self.span + ordinal, epoch)
+        at = Pointer(self.name, lane, span * self.span + ordinal, pass_number(epoch, 0))
         return Record(item, key("node", self.name, lane, epoch, span, ordinal), (at,))
 
 

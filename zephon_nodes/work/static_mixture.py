@@ -16,6 +16,7 @@ import numpy as np
 
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.hashing import I64
+from zephon_nodes.stream import pass_number
 from zephon_nodes.work.base import Chunk, WorkSource, check_at_least
 from zephon_nodes.work.lane_time import LaneTime, Stop, lane_time
 from zephon_nodes.work.mixture_spec import MixtureSpec
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from zephon_nodes.dataset import Dataset
 
 MOST_WINDOW_UNITS = 4
-_ENDLESS_PASSES = 1 << 32
 
 
 class StaticMixtureWorkSource(WorkSource):
@@ -82,7 +82,6 @@ class StaticMixtureWorkSource(WorkSource):
         self._names = tuple(dataset.name for dataset in self.datasets)
         self._shard_starts = [np.cumsum(d.shard_rows) - d.shard_rows for d in self.datasets]
         self._orders = [self._order(dataset) for dataset in self.datasets]
-        self._passes_an_epoch = [self._count_passes(k) for k in range(len(self.datasets))]
 
     def chunk(self, lane: int, index: int, epoch: int = 0) -> Chunk | None:
         """The pointers of chunk ``index`` of a lane: about ``chunk_size`` of them, None after the end. Pure."""
@@ -112,7 +111,7 @@ class StaticMixtureWorkSource(WorkSource):
             first, stop = (_first_due(edge - z * den, den, count, phase) for edge in (low, high))
             if first >= stop:
                 continue
-            pass_ = epoch * self._passes_an_epoch[k] + z // rounds
+            pass_ = pass_number(epoch, z // rounds)
             shard, row = self._locate(k, order.take(pass_, piece, first, stop))
             place = (np.arange(first, stop) + phase / 2**32) / count
             due = (place + (z * den - low) / den) / ((high - low) / den)
@@ -136,12 +135,6 @@ class StaticMixtureWorkSource(WorkSource):
         units = int((dataset.unit_rows > 0).sum())
         window_rows = max(1, self.window_units * dataset.rows // units)
         return Order(dataset.name, dataset.unit_rows, self.num_lanes, self.shuffle, window_rows, self.seed)
-
-    def _count_passes(self, k: int) -> int:
-        """Passes of a component in an epoch, begun ones included: what the next epoch's pass numbers start from."""
-        if self.time.end is None:
-            return _ENDLESS_PASSES
-        return -int(-self.time.at(k, self.time.end) * self.num_lanes // self._orders[k].rows)
 
     # memory
 
