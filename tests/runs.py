@@ -36,14 +36,14 @@ class Lanes(WorkSource):
 def spans(work: WorkSource, lane: int, epoch: int = 0) -> list[list[Any]]:
     """The payloads of a lane, a list for each span."""
     out: list[list[Any]] = [[]]
-    for index in itertools.count():
-        chunk = work.chunk(lane, index, epoch)
-        if chunk is None:
-            return out
+    index = 0
+    while (chunk := work.chunk(lane, index, epoch)) is not None:
         if index and index % work.flush_every == 0:
             out.append([])
         starts = {d.name: d.shard_starts for d in work.datasets}
         out[-1] += [work.dataset(at.dataset)[int(starts[at.dataset][at.shard]) + at.row] for at in chunk]
+        index += 1
+    return out
 
 
 def round_robin(lanes: Sequence[Sequence[Any]]) -> list[Any]:
@@ -89,19 +89,16 @@ def resumed(graph: Pipeline, state: dict[str, Any], count: int | None = None) ->
 
 
 def chained(make: Any, cuts: Sequence[int]) -> tuple[list[Any], dict[str, Any]]:
-    """One run stopped and resumed after ``cuts`` outputs each, and then to the end of the epoch: outputs, last state.
-
-    A state at the end of an epoch would begin the next one, so the chain stops when the epoch is over.
-    """
+    """An epoch run with a stop and a resume after each of ``cuts`` outputs, and then to its end: outputs, last state."""
+    total = len(run(make())[0])
     out: list[Any] = []
-    state, total = None, len(run(make())[0])
+    state: dict[str, Any] | None = None
     for cut in [*cuts, None]:
-        if state is not None and len(out) >= total:
-            break
         graph = make()
         if state is not None:
             graph.load_state_dict(state)
-        got, state = take(graph, cut)
+        # A state after an epoch's last output would begin the next epoch.
+        got, state = take(graph, None if cut is None else max(0, min(cut, total - len(out) - 1)))
         out += got
     assert state is not None
     return out, state

@@ -148,7 +148,10 @@ def _thread(name: str, target: Callable[..., None], *args: Any) -> threading.Thr
 def _work(inbox: SimpleQueue[Any], mail: SimpleQueue[Any], stopped: threading.Event) -> None:
     while (task := inbox.get()) is not _STOP:
         if not stopped.is_set():
-            task.run()
+            try:
+                task.run()
+            except BaseException as error:  # noqa: BLE001 - SystemExit of user code: else nobody would hear of the task
+                task.items = [Failure(error)]
             mail.put(task)
 
 

@@ -66,6 +66,14 @@ class Source(ABC):
         """How many decoded units a rank that owns ``lanes`` lanes should keep. More costs memory, fewer decode twice."""
         return 16 + 8 * lanes
 
+    def unmeasured(self) -> list[str]:
+        """Datasets of which something must be measured before the first chunk can be made."""
+        return []
+
+    def earlier_recipes(self) -> list[tuple[dict[str, Any], tuple[int, int]]]:
+        """Recipes that this source was amended from, each with the (epoch, span) at which they part ways."""
+        return []
+
     @abstractmethod
     def recipe(self) -> dict[str, Any]:
         """All settings that change the data, JSON-able. Two sources with equal recipes give the same lanes."""

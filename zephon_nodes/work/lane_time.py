@@ -65,6 +65,15 @@ class LaneTime:
         slope, offset = self._lines[k][bisect.bisect_right(self._starts, t) - 1]
         return slope * t + offset
 
+    def when(self, k: int, rows: Fraction) -> Fraction | None:
+        """The first time when u_k has come to ``rows``, None if it never does; for a lane time without an end."""
+        for i, (slope, offset) in enumerate(self._lines[k]):
+            time = self._starts[i] if slope == 0 else max(self._starts[i], (rows - offset) / slope)
+            reached = slope * time + offset >= rows
+            if reached and (i + 1 == len(self._starts) or time <= self._starts[i + 1]):
+                return time
+        return None
+
     def rows(self, k: int, chunk: int) -> int:
         """u_k at the start of a chunk, times ``denominator[k]``."""
         if self.end is not None and chunk >= self.end:
@@ -86,23 +95,46 @@ def _lines(segments: Sequence[Segment], k: int) -> list[tuple[Fraction, Fraction
 
 def lane_time(rates: Sequence[Fraction], quotas: Sequence[Fraction] | None, stop: Stop) -> LaneTime:
     """The lane time of constant ``rates`` (rows a lane and chunk) that ends by ``stop``; ``quotas=None`` is endless."""
+    return phased_time([Segment(Fraction(0), tuple(rates))], quotas, stop)
+
+
+def phased_time(segments: Sequence[Segment], quotas: Sequence[Fraction] | None, stop: Stop) -> LaneTime:
+    """The lane time of rates that change: ``segments`` by ``start``, the first at 0, rates of 0 allowed.
+
+    A component whose rate is 0 in the last segment has retired: the end doesn't wait for it.
+    """
     if quotas is None:
-        return LaneTime([Segment(Fraction(0), tuple(rates))], None)
+        return LaneTime(segments, None)
     if stop == "redistribute":
-        return _redistributed(tuple(rates), quotas)
-    times = [quota / rate for quota, rate in zip(quotas, rates, strict=True)]
-    return LaneTime([Segment(Fraction(0), tuple(rates))], max(times) if stop == "last" else min(times))
+        return _redistributed(segments, quotas)
+    endless = LaneTime(segments, None)
+    times = [(endless.when(k, quota), bool(segments[-1].rates[k])) for k, quota in enumerate(quotas)]
+    if stop == "first":
+        return LaneTime(segments, min(time for time, _ in times if time is not None))
+    return LaneTime(segments, max(time for time, stays in times if time is not None and stays))
 
 
-def _redistributed(rates: tuple[Fraction, ...], quotas: Sequence[Fraction]) -> LaneTime:
-    total, now, left = sum(rates), Fraction(0), list(quotas)
-    segments = [Segment(now, rates)]
-    while True:
-        step = min(left[k] / rate for k, rate in enumerate(rates) if rate)
-        now += step
-        left = [have - rate * step for have, rate in zip(left, rates, strict=True)]
-        staying = sum(rate for rate, have in zip(rates, left, strict=True) if have)
-        if not staying:
-            return LaneTime(segments, now)
-        rates = tuple(rate * total / staying if have else Fraction(0) for rate, have in zip(rates, left, strict=True))
-        segments.append(Segment(now, rates))
+def _redistributed(segments: Sequence[Segment], quotas: Sequence[Fraction]) -> LaneTime:
+    """Each component's rate goes to 0 when it has had its quota, and to those that stay, in proportion."""
+    left, now, out = list(quotas), Fraction(0), list[Segment]()
+    for i, segment in enumerate(segments):
+        until = segments[i + 1].start if i + 1 < len(segments) else None
+        while until is None or now < until:
+            rates = _shared(segment.rates, left)
+            if not any(rates) and until is None:
+                break
+            out.append(Segment(now, rates))
+            steps = [left[k] / rate for k, rate in enumerate(rates) if rate]
+            step = min(steps + ([] if until is None else [until - now]))
+            left = [have - rate * step for have, rate in zip(left, rates, strict=True)]
+            now += step
+    return LaneTime(out, now)
+
+
+def _shared(rates: Sequence[Fraction], left: Sequence[Fraction]) -> tuple[Fraction, ...]:
+    """The rates of those that have something left, scaled to the sum of all."""
+    staying = sum(rate for rate, have in zip(rates, left, strict=True) if have)
+    total = sum(rates)
+    return tuple(
+        rate * total / staying if have and staying else Fraction(0) for rate, have in zip(rates, left, strict=True)
+    )

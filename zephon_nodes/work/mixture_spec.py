@@ -21,7 +21,7 @@ class MixtureSpec(Mapping[str, Fraction]):
     def __init__(self, weights: Mapping[str, float | str | Fraction]) -> None:
         if not weights:
             raise ConfigError("a mixture needs at least one dataset with its weight, got none")
-        exact = {name: _fraction(name, weight) for name, weight in weights.items()}
+        exact = {name: exact_weight(name, weight) for name, weight in weights.items()}
         total = sum(exact.values())
         self._weights = {name: weight / total for name, weight in exact.items()}
 
@@ -53,11 +53,12 @@ class MixtureSpec(Mapping[str, Fraction]):
         return f"MixtureSpec({ {name: str(weight) for name, weight in self._weights.items()} })"
 
 
-def _fraction(name: str, weight: float | str | Fraction) -> Fraction:
+def exact_weight(name: str, weight: float | str | Fraction, zero: bool = False) -> Fraction:
+    """A weight as a fraction. Raises ``ConfigError`` unless it is a positive number (with ``zero``: at least 0)."""
     try:
         exact = Fraction(str(weight))
-    except ValueError:
+    except (ValueError, ZeroDivisionError):
         raise ConfigError(f"weight of {name!r} must be a positive number, got {weight!r}") from None
-    if exact <= 0:
+    if exact < 0 or not (exact or zero):
         raise ConfigError(f"weight of {name!r} must be positive, got {weight!r}; leave the dataset out instead")
     return exact

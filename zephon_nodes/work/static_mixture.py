@@ -1,38 +1,53 @@
-"""A mixture of datasets in fixed proportions, as a closed form: no allocator, no iterator, no state.
+"""A mixture of datasets as a closed form: no allocator, no iterator, no state.
 
-``lane_time`` says how many rows u_k(t) of component k a lane has taken at time t; ``order`` says which rows those are.
-Row i of the c rows of a piece is due at u = (z + (i + phi) / c) * N / (r L), so a piece fills its round evenly, and
-chunk j holds the rows with u_k(j) <= u < u_k(j + 1), sorted by when in the chunk they are due, ties by name. Hence every
-prefix of every lane is mixed to about a row per component, all lanes keep step, and any chunk costs the same to make.
+``lane_time`` says how many rows u_k(t) of component k a lane has taken at time t; ``component`` and ``order`` say which
+rows those are. Chunk j holds the rows with u_k(j) <= u < u_k(j + 1), sorted by when in the chunk they are due, ties by
+name. Hence every prefix of every lane is mixed to about a row per component, all lanes keep step, and any chunk costs the
+same to make.
+
+A mixture that changes is a list of eras, each the phases from some span of some epoch on: the first is what the source
+was made with, every further one an amendment. A component is drawn at a rate of 0 until its first era.
 """
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from zephon_nodes.errors import ConfigError
-from zephon_nodes.hashing import I64
-from zephon_nodes.stream import pass_number
 from zephon_nodes.work.base import Chunk, WorkSource, check_at_least
-from zephon_nodes.work.lane_time import LaneTime, Stop, lane_time
+from zephon_nodes.work.component import Component
+from zephon_nodes.work.lane_time import LaneTime, Segment, Stop, phased_time
 from zephon_nodes.work.mixture_spec import MixtureSpec
 from zephon_nodes.work.order import Order, Shuffle
+from zephon_nodes.work.phases import Phase, Phases, Shares, Weights
+from zephon_nodes.work.token_estimation import TokenEstimation, as_fraction
+from zephon_nodes.work.windows import fit_windows, memory_plan
 
 if TYPE_CHECKING:
     from zephon_nodes.dataset import Dataset
 
-MOST_WINDOW_UNITS = 4
+
+class Era(NamedTuple):
+    """``phases`` hold from span ``span`` of epoch ``epoch`` on; ``datasets``: names of those that come in with it."""
+
+    epoch: int
+    span: int
+    phases: Phases
+    datasets: tuple[str, ...]
 
 
 class StaticMixtureWorkSource(WorkSource):
-    """Rows of several datasets in fixed proportions, the same for any number of ranks.
+    """Rows of several datasets in given proportions, the same for any number of ranks.
 
     ``datasets``: one or more ``Dataset`` with different names and at least a row each.
-    ``mixture``: weight of each dataset by name, as a dict or ``MixtureSpec``; shares of rows. None: by size.
+    ``mixture``: weight of each dataset by name, as a dict or ``MixtureSpec``, or ``Phases`` of such; shares of rows, or of
+    tokens with a ``token_estimation``. None: by size.
     ``num_lanes`` (1): logical streams, fixed for the run; any world size that divides it gives the same global batches.
     1 to 4 times the largest world is right; more costs memory and locality.
     ``chunk_size`` (256): rows of a lane in one unit of lane time. ``flush_every`` (32): chunks in a span; a resume replays
@@ -45,6 +60,7 @@ class StaticMixtureWorkSource(WorkSource):
     ``passes`` times.
     ``window_bytes`` (32 GiB): decoded bytes that the windows of all lanes together may hold; a rank holds the share of
     the lanes that it owns. Windows are at most 4 units wide and get narrower to fit. ``memory_plan()`` tells what it comes to.
+    ``token_estimation``: see ``TokenEstimation``.
 
     Raises ``ConfigError`` for unknown or missing names, weights that aren't positive, a dataset without rows, and windows
     that can't fit ``window_bytes``. Construction opens the datasets to count their rows.
@@ -53,7 +69,7 @@ class StaticMixtureWorkSource(WorkSource):
     def __init__(  # noqa: PLR0913 - the data settings of a run, all optional
         self,
         datasets: Sequence[Dataset],
-        mixture: MixtureSpec | Mapping[str, float | str | Fraction] | None = None,
+        mixture: Weights | Phases | None = None,
         num_lanes: int = 1,
         chunk_size: int = 256,
         flush_every: int = 32,
@@ -63,131 +79,225 @@ class StaticMixtureWorkSource(WorkSource):
         passes: int | None = 1,
         stop: Stop = "last",
         window_bytes: int = 32 << 30,
+        token_estimation: TokenEstimation | None = None,
     ) -> None:
         super().__init__(datasets, num_lanes, flush_every)
         check_at_least("chunk_size", chunk_size, 1)
         check_at_least("window_bytes", window_bytes, 1)
         _check_choices(seed, shuffle, passes, stop)
-        empty = [dataset.name for dataset in datasets if dataset.rows == 0]
-        if empty:
-            raise ConfigError(f"datasets {empty} have no rows; leave them out of the mixture or check their paths")
-        self.datasets = tuple(sorted(datasets, key=lambda dataset: dataset.name))
-        self.mixture = MixtureSpec.of(mixture, {dataset.name: dataset.rows for dataset in datasets})
+        _check_rows(datasets)
         self.chunk_size, self.seed, self.shuffle, self.stop = chunk_size, seed, shuffle, stop
         self.passes, self.endless = passes, passes is None
         self.random_access = shuffle == "global"
-        self.window_bytes = window_bytes
-        self.window_units = self._fit_windows()
-        self.time = self._lane_time()
+        self.token_estimation = token_estimation
+        self.tokens_per_row: dict[str, Fraction] = dict(token_estimation.given) if token_estimation else {}
+        phases = _as_phases(mixture, {dataset.name: dataset.rows for dataset in datasets})
+        if phases.unit != "chunks" and token_estimation is None:
+            raise ConfigError(
+                f"phases in {phases.unit} need token_estimation=TokenEstimation() to be turned into chunks"
+            )
+        self.window_units = fit_windows(datasets, num_lanes, window_bytes) if shuffle == "windows" else 1
+        self._eras = [Era(0, 0, phases, tuple(sorted(dataset.name for dataset in datasets)))]
+        self._put_in_order(datasets)
+
+    def _put_in_order(self, datasets: Sequence[Dataset]) -> None:
+        self.datasets = tuple(sorted(datasets, key=lambda dataset: dataset.name))
         self._names = tuple(dataset.name for dataset in self.datasets)
-        self._shard_starts = [np.cumsum(d.shard_rows) - d.shard_rows for d in self.datasets]
-        self._orders = [self._order(dataset) for dataset in self.datasets]
-
-    def chunk(self, lane: int, index: int, epoch: int = 0) -> Chunk | None:
-        """The pointers of chunk ``index`` of a lane: about ``chunk_size`` of them, None after the end. Pure."""
-        if not 0 <= lane < self.num_lanes:
-            raise ConfigError(f"lane {lane} was asked of a source with num_lanes={self.num_lanes}")
-        if self.time.chunks is not None and index >= self.time.chunks:
-            return None
-        draws = [part for k in range(len(self._names)) for part in self._draw(k, lane, index, epoch)]
-        if not draws:
-            nothing = np.zeros(0, np.int64)
-            return Chunk(self._names, nothing, nothing, nothing, nothing)
-        due = np.concatenate([draw[0] for draw in draws])
-        by_time = np.argsort(due, kind="stable")
-        dataset, shard, row, pass_ = (np.concatenate([d[i] for d in draws])[by_time] for i in range(1, 5))
-        return Chunk(self._names, dataset, shard, row, pass_)
-
-    def _draw(self, k: int, lane: int, index: int, epoch: int) -> list[tuple[Any, I64, I64, I64, I64]]:
-        """Component k's rows of a chunk, a tuple (due, dataset, shard, row, pass) for each round that it touches."""
-        order, rounds = self._orders[k], self._orders[k].rounds
-        scale, den = rounds * self.num_lanes, self.time.denominator[k] * self._orders[k].rows
-        low, high = self.time.rows(k, index) * scale, self.time.rows(k, index + 1) * scale
-        out = []
-        for z in range(low // den, -(-high // den)):
-            piece = order.piece(epoch, z, lane)
-            count = piece[1] - piece[0]
-            phase = order.phase(epoch, z, lane)
-            first, stop = (_first_due(edge - z * den, den, count, phase) for edge in (low, high))
-            if first >= stop:
-                continue
-            pass_ = pass_number(epoch, z // rounds)
-            shard, row = self._locate(k, order.take(pass_, piece, first, stop))
-            place = (np.arange(first, stop) + phase / 2**32) / count
-            due = (place + (z * den - low) / den) / ((high - low) / den)
-            out.append((due, np.full(len(row), k), shard, row, np.full(len(row), pass_)))
-        return out
-
-    def _locate(self, k: int, rows: I64) -> tuple[I64, I64]:
-        starts = self._shard_starts[k]
-        shard = np.searchsorted(starts, rows, side="right") - 1
-        return shard, rows - starts[shard]
-
-    def _lane_time(self) -> LaneTime:
-        weights = [self.mixture[dataset.name] for dataset in self.datasets]
-        rates = [self.chunk_size * weight for weight in weights]
-        quotas = None
-        if self.passes is not None:
-            quotas = [Fraction(self.passes * dataset.rows, self.num_lanes) for dataset in self.datasets]
-        return lane_time(rates, quotas, self.stop)
+        self._components = [Component(dataset, self._order(dataset)) for dataset in self.datasets]
+        self._times: dict[int, LaneTime] = {}
 
     def _order(self, dataset: Dataset) -> Order:
         units = int((dataset.unit_rows > 0).sum())
         window_rows = max(1, self.window_units * dataset.rows // units)
         return Order(dataset.name, dataset.unit_rows, self.num_lanes, self.shuffle, window_rows, self.seed)
 
-    # memory
+    # what is read
 
-    def _fit_windows(self) -> int:
-        if self.shuffle != "windows":
-            return 1
-        for units in range(MOST_WINDOW_UNITS, 0, -1):
-            need = self._window_need(units, self.num_lanes)
-            if need <= self.window_bytes:
-                return units
-        raise ConfigError(
-            f"shuffle='windows' with num_lanes={self.num_lanes} holds at least {need:,} decoded bytes over all ranks, "
-            f"window_bytes allows {self.window_bytes:,}; raise window_bytes, take fewer lanes, name fewer columns, "
-            "rewrite the files with smaller row groups, or use shuffle='none'"
-        )
+    def chunk(self, lane: int, index: int, epoch: int = 0) -> Chunk | None:
+        """The pointers of chunk ``index`` of a lane: about ``chunk_size`` of them, None after the end. Pure."""
+        if not 0 <= lane < self.num_lanes:
+            raise ConfigError(f"lane {lane} was asked of a source with num_lanes={self.num_lanes}")
+        time = self.time(epoch)
+        if time.chunks is not None and index >= time.chunks:
+            return None
+        due, dataset = [], []
+        for k, component in enumerate(self._components):
+            edges = time.rows(k, index), time.rows(k, index + 1)
+            if edges[0] < edges[1]:
+                found = component.due(lane, epoch, edges, time.denominator[k])
+                due += found
+                dataset += [np.full(len(part.row), k) for part in found]
+        if not due:
+            nothing = np.zeros(0, np.int64)
+            return Chunk(self._names, nothing, nothing, nothing, nothing)
+        times, shard, row, pass_ = (np.concatenate(parts) for parts in zip(*due, strict=True))
+        by_time = np.argsort(times, kind="stable")
+        return Chunk(self._names, np.concatenate(dataset)[by_time], shard[by_time], row[by_time], pass_[by_time])
 
-    def _window_need(self, window_units: int, lanes: int) -> int:
-        """Bytes that ``lanes`` lanes hold: two windows a component each, and never more than the dataset."""
-        need = 0
-        for dataset in self.datasets:
-            used = dataset.unit_rows > 0
-            total = int(dataset.unit_bytes[used].sum())
-            need += min(total, 2 * window_units * lanes * total // max(1, int(used.sum())))
-        return need
+    def time(self, epoch: int = 0) -> LaneTime:
+        """The lane time of an epoch: how many rows of each dataset, by name in order, a lane has taken by when."""
+        found = self._times.get(epoch)
+        if found is None:
+            segments = [Segment(Fraction(phase.start), self._rates(phase.shares)) for phase in self.phases(epoch)]
+            quotas = None
+            if self.passes is not None:
+                quotas = [
+                    Fraction(self.passes * component.order.rows, self.num_lanes) for component in self._components
+                ]
+            self._times[epoch] = found = phased_time(segments, quotas, self.stop)
+        return found
+
+    def phases(self, epoch: int = 0) -> list[Phase]:
+        """The phases of an epoch, starts in chunks, amendments included. Shares are those of ``mixture``."""
+        self._check_measured()
+        before = [era for era in self._eras if era.epoch < epoch]
+        eras = [era._replace(span=0) for era in before[-1:]] + [era for era in self._eras if era.epoch == epoch]
+        out: list[Phase] = []
+        for era in eras:
+            begin = era.span * self.flush_every
+            starts = [begin + start for start in self._starts(era.phases)]
+            out = [phase for phase in out if phase.start < begin] + era.phases.steps(starts)
+        return out
+
+    def _rates(self, shares: Shares) -> tuple[Fraction, ...]:
+        """Rows a lane and chunk of each dataset."""
+        none = Fraction(0)
+        rows = [shares.get(name, none) / self.tokens_per_row.get(name, Fraction(1)) for name in self._names]
+        total = sum(rows)
+        return tuple(self.chunk_size * share / total for share in rows)
+
+    def _starts(self, phases: Phases) -> list[int]:
+        """The starts of phases in chunks."""
+        if phases.unit == "chunks":
+            return [phase.start for phase in phases.phases]
+        scale = phases.tokens_per_step or 1
+        tokens = [self._tokens_a_chunk(phase.shares) for phase in phases.phases]
+        starts = [0]
+        for i, (here, there) in enumerate(itertools.pairwise(phases.phases)):
+            rate = (tokens[i] + tokens[i + 1]) / 2 if phases.ramp == "linear" else tokens[i]
+            starts.append(starts[-1] + max(1, round((there.start - here.start) * scale / rate)))
+        return starts
+
+    def _tokens_a_chunk(self, shares: Shares) -> Fraction:
+        """Tokens that all lanes deliver in a chunk."""
+        rates = zip(self._names, self._rates(shares), strict=True)
+        return self.num_lanes * sum((rate * self.tokens_per_row[name] for name, rate in rates if rate), Fraction(0))
+
+    # tokens
+
+    def unmeasured(self) -> list[str]:
+        """Datasets whose tokens per row the mixture needs and that aren't known yet."""
+        return [name for name in self._names if name not in self.tokens_per_row] if self.token_estimation else []
+
+    def with_tokens_per_row(self, tokens: Mapping[str, float | Fraction]) -> StaticMixtureWorkSource:
+        """The same source with tokens per row of some datasets."""
+        unknown = sorted(set(tokens) - set(self._names))
+        if self.token_estimation is None or unknown:
+            problem = (
+                f"{unknown} are none of its datasets {list(self._names)}" if unknown else "it has no token_estimation"
+            )
+            raise ConfigError(f"tokens per row don't fit this source: {problem}")
+        new = copy.copy(self)
+        new.tokens_per_row = self.tokens_per_row | {name: as_fraction(name, number) for name, number in tokens.items()}
+        new._times = {}
+        return new
+
+    def _check_measured(self) -> None:
+        if self.unmeasured():
+            raise ConfigError(
+                f"tokens per row of {self.unmeasured()} aren't known yet; a Loader measures them when it is first read "
+                "from, or give them: source.with_tokens_per_row({...})"
+            )
+
+    # amendments
+
+    def amended(
+        self, at: int, mixture: Weights | Phases, add: Sequence[Dataset] = (), *, epoch: int = 0
+    ) -> StaticMixtureWorkSource:
+        """This source with another mixture from span ``at`` of epoch ``epoch`` on, for a run that is under way.
+
+        Everything before that span stays byte-identical. A state of the run loads under the amended source as long as
+        all its lanes are before the span; what was amended is part of the recipe from then on. ``mixture``: as at
+        construction, starts of ``Phases`` counted from the amendment; a dataset without a weight retires. ``add``: new
+        datasets, which begin with their first row there. Later epochs begin with the new mixture.
+
+        Raises ``ConfigError`` for a span that isn't after the last amendment, and for names and weights as at construction.
+        """
+        check_at_least("at", at, 1)
+        check_at_least("epoch", epoch, 0)
+        last = self._eras[-1]
+        if (epoch, at) <= (last.epoch, last.span):
+            raise ConfigError(
+                f"an amendment must come after the last one, at span {last.span} of epoch {last.epoch}; got {at=}"
+            )
+        datasets = [*self.datasets, *add]
+        WorkSource.__init__(new := copy.copy(self), datasets, self.num_lanes, self.flush_every)
+        _check_rows(add)
+        phases = mixture if isinstance(mixture, Phases) else Phases([(0, mixture)])
+        unknown = sorted(phases.names - {dataset.name for dataset in datasets})
+        if unknown:
+            raise ConfigError(
+                f"the mixture names {unknown}, which are none of {sorted(d.name for d in datasets)}; add=[...] them"
+            )
+        new._eras = [*self._eras, Era(epoch, at, phases, tuple(sorted(dataset.name for dataset in add)))]
+        new._put_in_order(datasets)
+        return new
+
+    # settings
 
     def memory_plan(self) -> str:
         """What the shuffle windows cost a rank, for each number of ranks that divides the lanes."""
-        worlds = [world for world in range(1, self.num_lanes + 1) if self.num_lanes % world == 0]
-        lines = [f"windows of {self.window_units} units; decoded bytes that they hold on a rank, at most:"]
-        for world in worlds:
-            lines.append(f"  {world:5d} ranks: {self._window_need(self.window_units, self.num_lanes // world):,}")
-        return "\n".join(lines)
+        return memory_plan(self.datasets, self.window_units, self.num_lanes)
 
     def units_in_use(self, lanes: int) -> int:
         return 4 + len(self.datasets) * lanes * (2 * self.window_units + 2)
 
     def recipe(self) -> dict[str, Any]:
+        return self._recipe(len(self._eras))
+
+    def earlier_recipes(self) -> list[tuple[dict[str, Any], tuple[int, int]]]:
+        return [(self._recipe(n), (self._eras[n].epoch, self._eras[n].span)) for n in range(1, len(self._eras))]
+
+    def _recipe(self, eras: int) -> dict[str, Any]:
+        first, *rest = (self._era_recipe(era) for era in self._eras[:eras])
         return {
             **super().recipe(),
+            **first,
             "chunk_size": self.chunk_size,
             "seed": self.seed,
             "shuffle": self.shuffle,
             "passes": self.passes,
             "stop": self.stop,
             "window_units": self.window_units,
-            "mixture": {name: str(weight) for name, weight in sorted(self.mixture.items())},
+            **({"amendments": rest} if rest else {}),
         }
 
+    def _era_recipe(self, era: Era) -> dict[str, Any]:
+        said: dict[str, Any] = {"datasets": {name: self.dataset(name).fingerprint() for name in era.datasets}}
+        said |= {"mixture": era.phases.recipe()}
+        if self.token_estimation:
+            known = all(name in self.tokens_per_row for name in era.datasets)
+            said["tokens_per_row"] = {name: str(self.tokens_per_row[name]) for name in era.datasets} if known else None
+        return said if era is self._eras[0] else said | {"epoch": era.epoch, "span": era.span}
 
-def _first_due(edge: int, den: int, count: int, phase: int) -> int:
-    """The first i in [0, count] with (i + phase / 2**32) / count >= edge / den."""
-    first = -((phase * den - (edge * count << 32)) // (den << 32))
-    return min(max(first, 0), count)
+
+def _as_phases(mixture: Weights | Phases | None, rows: Mapping[str, int]) -> Phases:
+    """The mixture as phases that name exactly these datasets."""
+    if not isinstance(mixture, Phases):
+        return Phases([(0, MixtureSpec.of(mixture, rows))])
+    unknown, missing = sorted(mixture.names - set(rows)), sorted(set(rows) - mixture.names)
+    if unknown or missing:
+        raise ConfigError(
+            f"the phases and the datasets name different things: weights without a dataset {unknown}, "
+            f"datasets that no phase gives a weight {missing}"
+        )
+    return mixture
+
+
+def _check_rows(datasets: Sequence[Dataset]) -> None:
+    empty = [dataset.name for dataset in datasets if dataset.rows == 0]
+    if empty:
+        raise ConfigError(f"datasets {empty} have no rows; leave them out of the mixture or check their paths")
 
 
 def _check_choices(seed: Any, shuffle: Any, passes: Any, stop: Any) -> None:
