@@ -21,14 +21,16 @@ from zephon_nodes.ops.shuffle import Shuffle
 from zephon_nodes.ops.stateful_transform import Emit, StatefulTransform
 from zephon_nodes.ops.take import Take
 from zephon_nodes.ops.tokenize import Tokenize
+from zephon_nodes.options import Options
 from zephon_nodes.pipeline import Pipeline
-from zephon_nodes.session import Options
 from zephon_nodes.state import merge_states
 from zephon_nodes.stream import Pointer
 from zephon_nodes.work.base import WorkSource, pointer
 from zephon_nodes.work.mixture_spec import MixtureSpec
 from zephon_nodes.work.node_source import from_node
+from zephon_nodes.work.phases import Phases
 from zephon_nodes.work.static_mixture import StaticMixtureWorkSource
+from zephon_nodes.work.token_estimation import TokenEstimation
 
 __all__ = [
     "Accumulator",
@@ -51,6 +53,7 @@ __all__ = [
     "Origin",
     "PackFlat",
     "PackSequences",
+    "Phases",
     "Pipeline",
     "Place",
     "Pointer",
@@ -62,6 +65,7 @@ __all__ = [
     "StatefulTransform",
     "StaticMixtureWorkSource",
     "Take",
+    "TokenEstimation",
     "Tokenize",
     "WorkSource",
     "ZephonError",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from zephon_nodes.node import Node, Setup
-from zephon_nodes.plan import chain, compile_graph, names
+from zephon_nodes.graph import Graph
+from zephon_nodes.node import Node
 
 _SHOWN = 100
 
@@ -16,14 +16,12 @@ def describe(root: Node, parallelism: int) -> str:
 
     ``parallelism``: worker threads of a hop that wasn't given any, 0 for the inline runner.
     """
-    nodes = chain(root)
-    called = names(nodes)
-    setups = [Setup(name, "raise", root.work_source) for name in called]
-    plan = compile_graph(nodes, setups, parallelism)
+    graph = Graph(root)
+    plan = graph.plan(root.work_source, 1, parallelism)
     where = {name: (i, hop.parallelism) for i, hop in enumerate(plan.hops, 1) for name in hop.names}
     source = plan.source
     lines = [f"{type(source).__name__}: {source.num_lanes} lanes, {_brief(_short(source.recipe()))}"]
-    for name, node in zip(called, nodes, strict=True):
+    for name, node in zip(graph.names, graph.nodes, strict=True):
         hop, threads = where.get(name, (0, 0))
         runs = f"hop {hop}, " + (f"{threads} threads" if threads else "driver") if hop else "no work of its own"
         title = name if name == node.kind else f"{name} ({node.kind})"

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from zephon_nodes.errors import ConfigError
+
 if TYPE_CHECKING:
     from zephon_nodes.lanes import Agree
 
-
-def _initialised() -> bool:
-    return dist.is_available() and dist.is_initialized()
+T = TypeVar("T")
 
 
 def world_default() -> tuple[int, int]:
     """(rank, world size) of torch.distributed, (0, 1) without it."""
-    return (dist.get_rank(), dist.get_world_size()) if _initialised() else (0, 1)
-
-
-@functools.cache
-def _gloo_group() -> dist.ProcessGroup:
-    return dist.new_group(backend="gloo")  # type: ignore[no-any-return]
+    return (dist.get_rank(), dist.get_world_size()) if _spans(None) else (0, 1)
 
 
 def world_agreement(world_size: int) -> Agree | None:
@@ -31,12 +27,9 @@ def world_agreement(world_size: int) -> Agree | None:
 
     Every rank must call this, since a gloo group is made where the default group can't reduce numbers on the CPU.
     """
-    if not _initialised() or dist.get_world_size() != world_size:
+    if not _spans(world_size):
         return None
-    on_cpu = (
-        "gloo" in dist.get_backend_config() if hasattr(dist, "get_backend_config") else dist.get_backend() == "gloo"
-    )
-    group = None if on_cpu else _gloo_group()
+    group = _cpu_group()
 
     def agree(rounds: int, largest: bool) -> int:
         number = torch.tensor([rounds], dtype=torch.int64)
@@ -44,3 +37,35 @@ def world_agreement(world_size: int) -> Agree | None:
         return int(number.item())
 
     return agree
+
+
+def from_rank_0(make: Callable[[], T], world_size: int) -> T:
+    """What ``make`` gives on rank 0, on every rank; made on each where torch.distributed doesn't span the world.
+
+    An error on rank 0 is raised on all of them.
+    """
+    if not _spans(world_size):
+        return make()
+    box: list[Any] = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            box[0] = make()
+        except Exception as error:  # noqa: BLE001 - raised below, on every rank
+            box[1] = f"{type(error).__name__}: {error}"
+    dist.broadcast_object_list(box, src=0, group=_cpu_group())
+    if box[1] is not None:
+        raise ConfigError(f"rank 0 failed for all ranks: {box[1]}")
+    return box[0]  # type: ignore[no-any-return]
+
+
+def _spans(world_size: int | None) -> bool:
+    if not (dist.is_available() and dist.is_initialized()):
+        return False
+    return world_size is None or dist.get_world_size() == world_size
+
+
+@functools.cache
+def _cpu_group() -> dist.ProcessGroup | None:
+    """A group that works on the CPU: the default one if it does, else one of gloo."""
+    backend = str(dist.get_backend_config()) if hasattr(dist, "get_backend_config") else dist.get_backend()
+    return None if "gloo" in backend else dist.new_group(backend="gloo")

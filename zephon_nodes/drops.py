@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from zephon_nodes.errors import RowError
 from zephon_nodes.stream import Drop, Pointer
 
 KEPT = 1000
@@ -51,3 +52,15 @@ class DropReport:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+def too_many(drop: Drop, limit: int, locate: Callable[[tuple[Pointer, ...]], str]) -> RowError:
+    """The error for one bad record more than ``limit``."""
+    where = locate(drop.origins)
+    return RowError(
+        f"on_error='skip' was to bear {limit} bad records, here is one more: {drop.node} failed on {where}: {drop.reason}; "
+        "see the drop report, or raise max_errors",
+        node=drop.node,
+        origins=drop.origins,
+        where=where,
+    )

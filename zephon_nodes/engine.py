@@ -55,13 +55,14 @@ class Limits(NamedTuple):
 
 class Output(NamedTuple):
     """One output of the root. ``drops``: what was left out since the lane's previous output. ``sure``: rounds that the
-    lane is sure to reach."""
+    lane is sure to reach. ``origins``: the rows that it is made of."""
 
     lane: int
     payload: Any
     cut: Cut
     drops: tuple[Drop, ...]
     sure: int
+    origins: tuple[Pointer, ...] = ()
 
 
 class LaneEnd(NamedTuple):
@@ -282,7 +283,7 @@ class Engine:
                 self._fail(lane, item.error)
             else:
                 cut = item.cut if self._plan.counted and item.cut else lane.cut
-                lane.finished.append(Output(lane.lane, item.payload, cut, tuple(lane.drops), 0))
+                lane.finished.append(Output(lane.lane, item.payload, cut, tuple(lane.drops), 0, item.origins))
                 lane.drops = []
         self._emit()
 

@@ -15,6 +15,9 @@ from typing import Any
 class ZephonError(Exception):
     """Base of all errors of this package."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
 
 class ConfigError(ZephonError, ValueError):
     """Settings, or the order of nodes, that can't work."""
@@ -30,9 +33,6 @@ class ReadError(ZephonError, OSError):
         super().__init__(message)
         self.path = path
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
-
 
 class RowError(ZephonError):
     """One record that can't be used. The original exception, if any, is its ``__cause__``.
@@ -46,9 +46,6 @@ class RowError(ZephonError):
     ) -> None:
         super().__init__(message)
         self.node, self.lane, self.origins, self.where = node, lane, origins, where
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
 
 
 class StateError(ZephonError, ValueError):

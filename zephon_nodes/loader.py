@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from zephon_nodes.errors import ClosedError, ConfigError
 from zephon_nodes.node import Node
-from zephon_nodes.session import Options, Session
+from zephon_nodes.options import Options
+from zephon_nodes.session import Session
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from zephon_nodes.drops import DropReport
+    from zephon_nodes.estimation import Estimate
 
 
 class Loader:
@@ -63,6 +65,11 @@ class Loader:
     def recipe(self) -> str:
         """Everything that decides the data, as canonical JSON."""
         return self._session.recipe
+
+    @property
+    def estimates(self) -> dict[str, Estimate]:
+        """Tokens per row that this process has measured for a mixture in tokens, with their standard errors."""
+        return self._session.estimates
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loop stands: a few integers for each owned lane, and the recipe. A detached copy of plain values."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
+import numpy as np
 from torchdata.nodes import BaseNode
 
 from zephon_nodes.accumulator import Accumulator, Place
@@ -64,6 +65,7 @@ class Node(BaseNode[Any]):  # type: ignore[misc]
     holds: ClassVar[bool] = False
     counts: ClassVar[bool] = False
     cheap: ClassVar[bool] = False
+    tokenizes: ClassVar[bool] = False
     rounds: int | None = None
 
     def __init__(
@@ -133,7 +135,7 @@ class Node(BaseNode[Any]):  # type: ignore[misc]
 
     def blank_record(self) -> Any:
         """A payload without content, for the rows of a batch that is only there to keep ranks in step."""
-        return self.source.blank_record() if self.source else {}
+        return self.source.blank_record() if self.source else {"input_ids": np.zeros(0, np.int32)}
 
     def blank(self) -> Any:
         """An output without content, for at_end="pad"; None if the node can't make one."""
@@ -144,7 +146,8 @@ class Node(BaseNode[Any]):  # type: ignore[misc]
     def session(self) -> Session:
         """The run of the graph that ends in this node, made when the node is first read from."""
         if self._session is None:
-            from zephon_nodes.session import Options, Session
+            from zephon_nodes.options import Options
+            from zephon_nodes.session import Session
 
             self._session = Session(self, Options())
         return self._session

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from torchdata.nodes import BaseNode
 
-from zephon_nodes.concurrency import default_parallelism
 from zephon_nodes.describe import describe
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.loader import Loader
@@ -25,7 +24,7 @@ from zephon_nodes.ops.shuffle import Shuffle
 from zephon_nodes.ops.stateful_transform import StatefulTransform
 from zephon_nodes.ops.take import Take
 from zephon_nodes.ops.tokenize import Tokenize
-from zephon_nodes.session import Options
+from zephon_nodes.options import Options
 from zephon_nodes.work.base import Source
 from zephon_nodes.work.node_source import from_node
 
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from zephon_nodes.drops import DropReport
+    from zephon_nodes.estimation import Estimate
 
 
 class Pipeline:
@@ -158,14 +158,18 @@ class Pipeline:
         return self.loader.drops
 
     @property
+    def estimates(self) -> dict[str, Estimate]:
+        """See ``Loader.estimates``."""
+        return self.loader.estimates
+
+    @property
     def recipe(self) -> str:
         """See ``Loader.recipe``."""
         return self.loader.recipe
 
     def describe(self) -> str:
         """The graph as text: nodes, settings, and which threads run what."""
-        options = Options(**self._options)
-        return describe(self.node, 0 if options.runner == "inline" else options.parallelism or default_parallelism())
+        return describe(self.node, Options(**self._options).threads)
 
     __str__ = describe
 

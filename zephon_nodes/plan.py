@@ -123,12 +123,11 @@ def names(nodes: Sequence[Node]) -> list[str]:
     return out
 
 
-def compile_graph(nodes: Sequence[Node], setups: Sequence[Setup], parallelism: int) -> Plan:
+def compile_graph(nodes: Sequence[Node], setups: Sequence[Setup], source: Source, parallelism: int) -> Plan:
     """The plan of a chain. ``parallelism``: worker threads of a hop that wasn't given any; 0 runs everything inline."""
     hops: list[Hop] = []
     for node, setup in zip(nodes, setups, strict=True):
         _add(hops, node, setup, parallelism)
-    source = nodes[0].work_source
     counting = next((i for i, node in enumerate(nodes) if node.counts), len(nodes))
     return Plan(
         source=source,

@@ -7,69 +7,24 @@ The state is what ``next`` has returned. It is changed by the last act of ``next
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+import json
+from dataclasses import replace
+from typing import Any
 
-from zephon_nodes.concurrency import DRIVERS, Driver, MakeEngine, default_parallelism
-from zephon_nodes.distributed import world_agreement, world_default
-from zephon_nodes.drops import DropReport
-from zephon_nodes.engine import Engine, LaneEnd, LaneFailure, Limits, Output, Submit
+from zephon_nodes.concurrency import CLOSED, Driver, MakeEngine
+from zephon_nodes.distributed import from_rank_0, world_agreement
+from zephon_nodes.drops import DropReport, too_many
+from zephon_nodes.engine import Engine, LaneEnd, LaneFailure, Limits, Output, Start, Submit
 from zephon_nodes.errors import ClosedError, ConfigError, RowError
+from zephon_nodes.estimation import Estimate, measure
+from zephon_nodes.graph import Graph
 from zephon_nodes.lanes import Agree, AtEnd, Blank, Rounds, owned_lanes
-from zephon_nodes.node import Node, OnError, Setup
-from zephon_nodes.plan import Plan, chain, compile_graph, names
-from zephon_nodes.recipe import ALGORITHM, canonical
-from zephon_nodes.state import LaneState, read_state, write_state
+from zephon_nodes.node import Node
+from zephon_nodes.options import Options
+from zephon_nodes.plan import Plan
+from zephon_nodes.state import LaneState, check_shape, read_state, write_state
 from zephon_nodes.stream import Drop
-from zephon_nodes.work.base import check_at_least
-
-if TYPE_CHECKING:
-    from zephon_nodes.stream import Pointer
-
-log = logging.getLogger("zephon_nodes")
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a graph is run. None of it changes the data, but ``at_end`` what comes after the last full round, and
-    ``on_error`` whether bad rows raise.
-
-    ``rank``, ``world_size``: by default those of torch.distributed if it is initialised, else 0 of 1.
-    ``runner``: "thread" or "inline". ``parallelism``: worker threads of a hop that wasn't given any.
-    ``prefetch``: finished outputs held ready, over all owned lanes (at least one a lane).
-    ``at_end``: see ``lanes``; by default "pad" where ranks can agree through torch.distributed, else "ragged".
-    ``on_error``, ``max_errors``: the policy of nodes that weren't given one, and after how many bad records to stop anyway.
-    ``agree``: how ranks agree on the end, in place of torch.distributed.
-    """
-
-    rank: int | None = None
-    world_size: int | None = None
-    runner: str | Callable[[MakeEngine, Plan], Driver] = "thread"
-    parallelism: int | None = None
-    prefetch: int = 4
-    at_end: AtEnd | None = None
-    on_error: OnError = "raise"
-    max_errors: int | None = None
-    agree: Agree | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.runner, str) and self.runner not in DRIVERS:
-            raise ConfigError(f"runner must be one of {sorted(DRIVERS)}, got {self.runner!r}")
-        if self.at_end not in (None, "ragged", "pad", "drop"):
-            raise ConfigError(f"at_end must be 'ragged', 'pad' or 'drop', got {self.at_end!r}")
-        if self.on_error not in ("raise", "skip"):
-            raise ConfigError(f"on_error must be 'raise' or 'skip', got {self.on_error!r}")
-        check_at_least("prefetch", self.prefetch, 1)
-        for name in ("parallelism", "world_size"):
-            if getattr(self, name) is not None:
-                check_at_least(name, getattr(self, name), 1)
-        for name in ("rank", "max_errors"):
-            if getattr(self, name) is not None:
-                check_at_least(name, getattr(self, name), 0)
-        if (self.rank is None) != (self.world_size is None):
-            raise ConfigError(f"give rank and world_size together, got rank={self.rank}, world_size={self.world_size}")
+from zephon_nodes.work.base import Source
 
 
 class Session:
@@ -77,33 +32,39 @@ class Session:
 
     def __init__(self, root: Node, options: Options) -> None:
         self.root = root
-        self._nodes = chain(root)
-        self._names = names(self._nodes)
-        self._source = root.work_source
-        self._options = options = _with_world(options)
-        assert options.rank is not None and options.world_size is not None
-        self._world = options.world_size
-        self._owned = owned_lanes(self._source.num_lanes, options.rank, self._world)
+        self.graph = Graph(root, options.on_error)
+        rank, self._world, self._options = options.in_world()
+        self._owned = owned_lanes(root.work_source.num_lanes, rank, self._world)
         self._agree, self._at_end = self._ending()
-        self.recipe = canonical(self._recipe())
-        self.epoch, self.lane = 0, -1
+        self._set_source(root.work_source)
+        self.estimates: dict[str, Estimate] = {}
         self.drops = DropReport()
+        self.epoch, self.lane = 0, -1
         self._lanes = {lane: LaneState() for lane in self._owned}
-        self._start = self.state()
         self._driver: Driver | None = None
         self._rounds: Rounds | None = None
         self._read = self._resumed = False
         self._over: BaseException | None = None
+        self._start = self._place()
+
+    def _set_source(self, source: Source) -> None:
+        self._source = source
+        self.recipe = self.graph.recipe(source.recipe())
 
     # the life of a session
 
     def load(self, state: dict[str, Any]) -> None:
         """Takes a state as the place where the next restart begins. Raises ``StateError`` and changes nothing if it
         doesn't fit."""
-        epoch, lanes = read_state(state, self._owned, self._world, self.recipe)
+        check_shape(state)
+        source = self._source.adopted(json.loads(state["recipe"])["source"])
+        recipe = self.graph.recipe(source.recipe())
+        earlier = [(self.graph.recipe(recipe), at) for recipe, at in source.earlier_recipes()]
+        epoch, lanes = read_state(state, self._owned, self._world, recipe, earlier)
         self.close()
-        self.epoch, self._lanes = epoch, lanes
-        self._start, self._read = self.state(), False
+        self._set_source(source)
+        self.epoch, self._lanes, self._read = epoch, lanes, False
+        self._start = self._place()
         self._resumed = any(at.rounds or at.ended for at in lanes.values())
 
     def restart(self) -> None:
@@ -112,8 +73,12 @@ class Session:
         if self._read:
             self._next_epoch()
         else:
-            self.epoch, self._lanes = read_state(self._start, self._owned, self._world, self.recipe)
+            self.epoch, lanes = self._start
+            self._lanes = {lane: replace(at) for lane, at in lanes.items()}
         self._over = None
+
+    def _place(self) -> tuple[int, dict[int, LaneState]]:
+        return self.epoch, {lane: replace(at) for lane, at in self._lanes.items()}
 
     def next(self) -> Any:
         """The next output. Raises StopIteration at the end of the epoch, and what went wrong, in its place."""
@@ -139,7 +104,7 @@ class Session:
         """Ends all threads. A ``next`` after it raises ``ClosedError`` until the session is restarted."""
         self._stop()
         if self._over is None:
-            self._over = ClosedError("this loader was closed; iterate over it again to start anew")
+            self._over = ClosedError(CLOSED)
 
     def _stop(self) -> None:
         driver, self._driver, self._rounds = self._driver, None, None
@@ -175,39 +140,37 @@ class Session:
         self.epoch += 1
         self._lanes = {lane: LaneState(token=self._source.next_epoch(at.token)) for lane, at in self._lanes.items()}
         self.drops = DropReport()
-        self._start, self._read, self._resumed = self.state(), False, False
+        self._start, self._read, self._resumed = self._place(), False, False
 
     def _begin(self) -> Rounds:
         options = self._options
+        self._measure()
         live = {lane: at.start() for lane, at in self._lanes.items() if not at.ended}
-        plan = self._plan()
+        plan = self.graph.plan(self._source, len(self._owned), options.threads)
         limits = Limits(
             window=2 * sum(hop.parallelism for hop in plan.hops) or 1,
             target=1 if options.runner == "inline" else max(1, -(-options.prefetch // len(self._owned))),
             fill_last=self._at_end == "pad",
         )
-        make = _maker(plan, live, self.epoch, limits)
-        runner = DRIVERS[options.runner] if isinstance(options.runner, str) else options.runner
-        self._driver = runner(make, plan)
+        self._driver = options.driver()(_maker(plan, live, self.epoch, limits), plan)
         given = {lane: at.rounds for lane, at in self._lanes.items()}
         ended = {lane for lane, at in self._lanes.items() if at.ended}
         self._rounds = Rounds(given, ended, self._at_end, self._driver.get, self._agree)
         return self._rounds
 
-    def _plan(self) -> Plan:
-        options = self._options
-        cache = self._source.units_in_use(len(self._owned))
-        setups = [
-            Setup(name, node.on_error or options.on_error, self._source, cache)
-            for name, node in zip(self._names, self._nodes, strict=True)
-        ]
-        parallelism = 0 if options.runner == "inline" else options.parallelism or default_parallelism()
-        return compile_graph(self._nodes, setups, parallelism)
+    def _measure(self) -> None:
+        """Tokens per row of datasets that the mixture needs them of: once for all ranks, never on a resume."""
+        unknown, estimation = self._source.unmeasured(), self._source.token_estimation
+        if not unknown or estimation is None:
+            return
+        plan = self.graph.plan_to_tokens(self._source, self._options.threads)
+        self.estimates = from_rank_0(lambda: measure(plan, unknown, estimation), self._world)
+        self._set_source(self._source.measured({name: found.tokens_per_row for name, found in self.estimates.items()}))
 
     def _deliver(self, output: Output) -> Any:
         if output.payload is None:
             raise ConfigError(
-                f"{self._names[-1]} gave None, which torchdata's Loader takes for the end of data; "
+                f"{self.graph.names[-1]} gave None, which torchdata's Loader takes for the end of data; "
                 "use filter to leave records out, or wrap None in a dict"
             )
         was = self._lanes[output.lane]
@@ -240,73 +203,37 @@ class Session:
         limit = self._options.max_errors
         have = sum(at.failed for at in self._lanes.values())
         if limit is not None and have + len(failed) > limit:
-            last = failed[limit - have]
-            where = self._source.locate(last.origins)
-            raise RowError(
-                f"on_error='skip' was to bear {limit} bad records, here is one more: {last.node} failed on {where}: "
-                f"{last.reason}; see the drop report, or raise max_errors",
-                node=last.node,
-                origins=last.origins,
-                where=where,
-            )
+            raise too_many(failed[limit - have], limit, self._source.locate)
         self.drops.add(drops, self._source.locate)
         return len(failed)
 
     def _finish(self, rounds: Rounds) -> None:
         """The end of an epoch: under at_end="drop", what no full round had room for is reported."""
         self._read = True
-        if self._at_end != "drop":
-            return
-        for output in rounds.rest():
-            self.drops.add(output.drops, self._source.locate)
-            left = Drop(self._names[-1], "at_end='drop': no full round", _origins(output.payload))
-            self.drops.add([left], self._source.locate)
-
-    # settings
+        if self._at_end == "drop":
+            for output in rounds.rest():
+                left = Drop(self.graph.names[-1], "at_end='drop': no full round", output.origins)
+                self.drops.add([*output.drops, left], self._source.locate)
 
     def _ending(self) -> tuple[Agree, AtEnd]:
-        options = self._options
-        if self._source.endless:
+        """How ranks agree on the end of finite data, and what they do there."""
+        options, source = self._options, self.root.work_source
+        if source.endless:
             return _alone, "ragged"
-        agree = options.agree or world_agreement(self._world)
-        if self._world == 1 and agree is None:
-            agree = _alone
+        agree = options.agree or (_alone if self._world == 1 else world_agreement(self._world))
         if options.at_end in ("pad", "drop") and agree is None:
             raise ConfigError(
                 f"at_end={options.at_end!r} needs ranks to agree on the end, but torch.distributed isn't initialised with "
                 f"world_size={self._world}; initialise it, pass agree=..., or use at_end='ragged'"
             )
-        if options.at_end == "pad" and self.root.blank() is None:
-            raise ConfigError(f"at_end='pad' needs a graph that ends in batch, this one ends in {self._names[-1]}")
-        can_pad = agree is not None and self._world > 1 and self.root.blank() is not None
-        return agree or _alone, options.at_end or ("pad" if can_pad else "ragged")
-
-    def _recipe(self) -> dict[str, Any]:
-        nodes = {
-            name: {"op": node.kind, **node.settings()} for name, node in zip(self._names, self._nodes, strict=True)
-        }
-        policies = {
-            name: policy
-            for name, node in zip(self._names, self._nodes, strict=True)
-            if (policy := node.on_error or self._options.on_error) != "raise"
-        }
-        return {
-            "algorithm": ALGORITHM,
-            "source": self._source.recipe(),
-            "graph": self._names,
-            "nodes": nodes,
-            "on_error": policies,
-        }
+        can_blank = self.root.blank() is not None
+        if options.at_end == "pad" and not can_blank:
+            raise ConfigError(f"at_end='pad' needs a graph that ends in batch, this one ends in {self.graph.names[-1]}")
+        by_default: AtEnd = "pad" if agree is not None and self._world > 1 and can_blank else "ragged"
+        return agree or _alone, options.at_end or by_default
 
 
-def _with_world(options: Options) -> Options:
-    if options.rank is not None:
-        return options
-    rank, world_size = world_default()
-    return replace(options, rank=rank, world_size=world_size)
-
-
-def _maker(plan: Plan, starts: dict[int, Any], epoch: int, limits: Limits) -> MakeEngine:
+def _maker(plan: Plan, starts: dict[int, Start], epoch: int, limits: Limits) -> MakeEngine:
     def make(submit: Submit) -> Engine:
         return Engine(plan, starts, epoch, limits, submit)
 
@@ -321,8 +248,3 @@ def _in_lane(failure: LaneFailure) -> BaseException:
     if isinstance(failure.error, RowError):
         failure.error.lane = failure.lane
     return failure.error
-
-
-def _origins(payload: Any) -> tuple[Pointer, ...]:
-    """The pointers of a batch, if it is one."""
-    return tuple(pointer for row in getattr(payload, "pointers", ()) for pointer in row)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from zephon_nodes.engine import Start
 from zephon_nodes.errors import StateError
@@ -70,30 +70,43 @@ def lane_numbers(state: Mapping[str, Any]) -> list[int]:
     return sorted(int(key[len(PREFIX) :]) for key in state if key.startswith(PREFIX))
 
 
+Earlier: TypeAlias = "tuple[str, tuple[int, int]]"
+"""A recipe that the current one was amended from, and the (epoch, span) at which they part ways."""
+
+
+def check_shape(state: Mapping[str, Any]) -> None:
+    """Raises ``StateError`` unless this is a state of this version."""
+    missing = [key for key in SHARED if key not in state] if isinstance(state, Mapping) else list(SHARED)
+    if missing or not lane_numbers(state):
+        has = sorted(map(str, state))[:8] if isinstance(state, Mapping) else type(state).__name__
+        raise StateError(f"this is no state of a zephon_nodes graph: it has {has}, and not {missing or 'any lane'}")
+    try:
+        json.loads(state["recipe"])["source"].get("source")
+    except (TypeError, ValueError, KeyError, AttributeError):
+        raise StateError(f"the recipe in the state can't be read: {state['recipe']!r:.80}") from None
+    if state["version"] != VERSION:
+        raise StateError(f"the state has version {state['version']}, this release reads version {VERSION}")
+
+
 def read_state(
-    state: Mapping[str, Any], owned: Iterable[int], world_size: int, recipe: str
+    state: Mapping[str, Any], owned: Iterable[int], world_size: int, recipe: str, earlier: Iterable[Earlier] = ()
 ) -> tuple[int, dict[int, LaneState]]:
     """(epoch, lanes) of a state for a rank that owns ``owned`` in a world of ``world_size``.
 
     Raises ``StateError`` if lanes are missing, the recipe differs (naming every setting, with both values), or the
     state isn't level and the world is another one.
     """
-    missing = [key for key in SHARED if key not in state]
-    if missing or not lane_numbers(state):
-        raise StateError(
-            f"this is no state of a zephon_nodes graph: it has {sorted(map(str, state))[:8]}, not {missing}"
-        )
-    if state["version"] != VERSION:
-        raise StateError(f"the state has version {state['version']}, this release reads version {VERSION}")
-    _check_recipe(state["recipe"], recipe)
+    check_shape(state)
     wanted = list(owned)
     absent = sorted(set(wanted) - set(lane_numbers(state)))
-    if absent:
+    if absent and state["recipe"] == recipe:
         raise StateError(
             f"the state holds lanes {lane_numbers(state)}, this rank owns {wanted} and misses {absent}; "
             "merge the states of all ranks with merge_states(...) and load the result on every rank"
         )
-    lanes = {lane: LaneState.of(f"{PREFIX}{lane}", state[f"{PREFIX}{lane}"]) for lane in wanted}
+    lanes = {lane: LaneState.of(f"{PREFIX}{lane}", state[f"{PREFIX}{lane}"]) for lane in wanted if lane not in absent}
+    epoch = int(state["epoch"])
+    _check_recipe(state["recipe"], recipe, earlier, (epoch, max((at.span for at in lanes.values()), default=0)))
     uneven = [lane for lane, at in lanes.items() if not at.level]
     if uneven and state["world_size"] != world_size:
         raise StateError(
@@ -101,12 +114,20 @@ def read_state(
             f"exactly on {state['world_size']} ranks only, not on {world_size}; save after whole rounds, that is after a "
             "number of outputs that is a multiple of the lanes that a rank owns"
         )
-    return int(state["epoch"]), lanes
+    return epoch, lanes
 
 
-def _check_recipe(saved: Any, current: str) -> None:
+def _check_recipe(saved: Any, current: str, earlier: Iterable[Earlier], reached: tuple[int, int]) -> None:
     if saved == current:
         return
+    for recipe, parting in earlier:
+        if saved == recipe and reached < parting:
+            return
+        if saved == recipe:
+            raise StateError(
+                f"the source is amended from span {parting[1]} of epoch {parting[0]} on, but the state has come to span "
+                f"{reached[1]} of epoch {reached[0]}; amend at span {reached[1] + 1} or later"
+            )
     lines = differences(json.loads(saved), json.loads(current))
     raise StateError(
         f"the state belongs to another recipe; {len(lines)} settings differ (saved -> now):\n  "

@@ -13,6 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from zephon_nodes.hashing import I64
 from zephon_nodes.storage import StoredFile
 
@@ -38,6 +40,19 @@ class Unit(ABC):
 
         Each payload is fresh: a caller may change it without changing the unit. Numeric lists are writable numpy arrays.
         """
+
+    def sizes(self) -> I64:
+        """How much there is to tokenize in each row, int64, in any measure that is roughly in proportion to it."""
+        return np.array([row_size(payload) for payload in self.take(range(self.rows))], np.int64)
+
+
+def row_size(payload: Any) -> int:
+    """The length of a payload's texts; without any, of its arrays and lists; without those, 1."""
+    if not isinstance(payload, dict):
+        return 1
+    texts = [len(value) for value in payload.values() if isinstance(value, str)]
+    lists = [len(value) for value in payload.values() if isinstance(value, (list, np.ndarray))]
+    return sum(texts) or sum(lists) or 1
 
 
 class Shard(ABC):

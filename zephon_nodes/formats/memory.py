@@ -14,7 +14,6 @@ from zephon_nodes.hashing import I64
 from zephon_nodes.storage import StoredFile
 
 UNIT_ROWS = 64
-_SAMPLE = 64
 _IMMUTABLE = frozenset({str, bytes, int, float, bool, complex, type(None)})
 
 
@@ -44,8 +43,8 @@ class MemoryShard(Shard):
         self._rows = rows
         starts = np.arange(0, len(rows), UNIT_ROWS)
         self.unit_rows: I64 = np.minimum(UNIT_ROWS, len(rows) - starts)
-        each = sum(map(_nbytes, rows[:_SAMPLE])) // max(1, min(_SAMPLE, len(rows)))
-        self.unit_bytes: I64 = self.unit_rows * max(1, each)
+        units = (rows[start : start + UNIT_ROWS] for start in starts.tolist())
+        self.unit_bytes: I64 = np.array([max(1, sum(map(_nbytes, unit))) for unit in units], np.int64)
 
     def read(self, unit: int) -> Unit:
         """See ``Shard.read``."""

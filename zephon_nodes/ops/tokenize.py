@@ -30,6 +30,7 @@ class Tokenize(Node):
 
     kind = "tokenize"
     takes = ("rows",)
+    tokenizes = True
 
     def __init__(  # noqa: PLR0913
         self,

@@ -20,7 +20,8 @@ behind it and nothing to save; resuming is asking for a later chunk. A curriculu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -31,6 +32,7 @@ from zephon_nodes.stream import Cut, End, Flush, Pointer
 
 if TYPE_CHECKING:
     from zephon_nodes.dataset import Dataset
+    from zephon_nodes.work.token_estimation import TokenEstimation
 
 QUANTUM = 64
 """Most pointers that travel as one unit of work, whatever the chunk size is."""
@@ -48,6 +50,7 @@ class Source(ABC):
     flush_every: int
     datasets: tuple[Dataset, ...] = ()
     endless: bool = False
+    token_estimation: TokenEstimation | None = None
 
     @abstractmethod
     def feed(self, lane: int, epoch: int, start: Cut) -> Iterator[Flush | list[Any] | End]:
@@ -67,8 +70,16 @@ class Source(ABC):
         return 16 + 8 * lanes
 
     def unmeasured(self) -> list[str]:
-        """Datasets of which something must be measured before the first chunk can be made."""
+        """Datasets whose tokens per row must be known before the first chunk can be made."""
         return []
+
+    def measured(self, tokens_per_row: Mapping[str, Fraction]) -> Source:
+        """The same source with tokens per row of the datasets that were ``unmeasured``."""
+        return self
+
+    def adopted(self, recipe: Mapping[str, Any]) -> Source:
+        """The same source with what had been measured when ``recipe`` was saved, where it doesn't know better."""
+        return self
 
     def earlier_recipes(self) -> list[tuple[dict[str, Any], tuple[int, int]]]:
         """Recipes that this source was amended from, each with the (epoch, span) at which they part ways."""

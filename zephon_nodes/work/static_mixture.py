@@ -189,24 +189,34 @@ class StaticMixtureWorkSource(WorkSource):
         """Datasets whose tokens per row the mixture needs and that aren't known yet."""
         return [name for name in self._names if name not in self.tokens_per_row] if self.token_estimation else []
 
-    def with_tokens_per_row(self, tokens: Mapping[str, float | Fraction]) -> StaticMixtureWorkSource:
-        """The same source with tokens per row of some datasets."""
-        unknown = sorted(set(tokens) - set(self._names))
+    def measured(self, tokens_per_row: Mapping[str, float | Fraction]) -> StaticMixtureWorkSource:
+        """The same source with tokens per row of some datasets: {"wiki": 812.5}."""
+        unknown = sorted(set(tokens_per_row) - set(self._names))
         if self.token_estimation is None or unknown:
             problem = (
                 f"{unknown} are none of its datasets {list(self._names)}" if unknown else "it has no token_estimation"
             )
             raise ConfigError(f"tokens per row don't fit this source: {problem}")
         new = copy.copy(self)
-        new.tokens_per_row = self.tokens_per_row | {name: as_fraction(name, number) for name, number in tokens.items()}
+        new.tokens_per_row = self.tokens_per_row | {name: as_fraction(name, n) for name, n in tokens_per_row.items()}
         new._times = {}
         return new
+
+    def adopted(self, recipe: Mapping[str, Any]) -> StaticMixtureWorkSource:
+        known: dict[str, str] = {}
+        for era in (recipe, *recipe.get("amendments", ())):
+            known |= era.get("tokens_per_row") or {}
+        return (
+            self.measured({name: Fraction(known[name]) for name in self.unmeasured() if name in known})
+            if known
+            else self
+        )
 
     def _check_measured(self) -> None:
         if self.unmeasured():
             raise ConfigError(
                 f"tokens per row of {self.unmeasured()} aren't known yet; a Loader measures them when it is first read "
-                "from, or give them: source.with_tokens_per_row({...})"
+                "from, or give them: source.measured({...})"
             )
 
     # amendments

@@ -1,0 +1,53 @@
+"""Datasets of any size that cost nothing until they are read, and that count what is read of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from zephon_nodes import Dataset
+from zephon_nodes.formats.base import Shard, Unit
+from zephon_nodes.storage import StoredFile
+
+
+class _Unit(Unit):
+    def __init__(self, first: int, rows: int) -> None:
+        self._first, self.rows, self.nbytes = first, rows, rows * 100
+
+    def take(self, rows: Sequence[int]) -> list[Any]:
+        return [{"v": self._first + row} for row in rows]
+
+
+class _Shard(Shard):
+    def __init__(self, file: StoredFile, units: Sequence[int], reads: Counter[tuple[str, int]]) -> None:
+        self.file, self._reads = file, reads
+        self.unit_rows = np.array(units, np.int64)
+        self.unit_bytes = self.unit_rows * 100
+        self._firsts = np.cumsum(self.unit_rows) - self.unit_rows
+
+    def read(self, unit: int) -> Unit:
+        self._reads[self.file.name, unit] += 1
+        return _Unit(int(self._firsts[unit]), int(self.unit_rows[unit]))
+
+
+class _Format:
+    name = "counted"
+    suffixes: tuple[str, ...] = ()
+
+    def __init__(self, files: Sequence[Sequence[int]]) -> None:
+        self.files, self.reads = files, Counter[tuple[str, int]]()
+
+    def open(self, file: StoredFile, columns: Sequence[str] | None) -> Shard:
+        return _Shard(file, self.files[int(file.name)], self.reads)
+
+
+def counted(name: str, files: Sequence[Sequence[int]]) -> tuple[Dataset, Counter[tuple[str, int]]]:
+    """A dataset whose file f has units of ``files[f]`` rows, 100 bytes each, and the times that each unit was read.
+
+    Row i of a file is {"v": i}.
+    """
+    fmt = _Format(files)
+    return Dataset(name, [StoredFile(str(n), str(n)) for n in range(len(files))], fmt), fmt.reads

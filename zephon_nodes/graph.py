@@ -1,0 +1,51 @@
+"""A chain of nodes as a whole: their names, their recipe, and the plan that runs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zephon_nodes.node import Node, OnError, Setup
+from zephon_nodes.plan import Plan, chain, compile_graph, names
+from zephon_nodes.recipe import ALGORITHM, canonical
+from zephon_nodes.work.base import Source
+
+
+class Graph:
+    """The nodes from the source to ``root``. ``names``: one each, unique. ``on_error``: of nodes that weren't given one."""
+
+    def __init__(self, root: Node, on_error: OnError = "raise") -> None:
+        self.root, self.nodes = root, chain(root)
+        self.names = names(self.nodes)
+        self._on_error = on_error
+
+    def plan(self, source: Source, lanes: int, threads: int) -> Plan:
+        """How ``lanes`` lanes of a source are run, with ``threads`` for a hop that wasn't given any."""
+        return self._compile(self.nodes, source, lanes, threads)
+
+    def plan_to_tokens(self, source: Source, threads: int) -> Plan:
+        """The plan of the first nodes: up to the last that tokenizes, or else all before the first that packs or batches."""
+        tokenizing = [i for i, node in enumerate(self.nodes) if node.tokenizes]
+        whole = [i for i, node in enumerate(self.nodes) if node.gives == "rows"]
+        return self._compile(self.nodes[: (tokenizing or whole)[-1] + 1], source, 1, threads)
+
+    def _compile(self, nodes: list[Node], source: Source, lanes: int, threads: int) -> Plan:
+        cache = source.units_in_use(lanes)
+        setups = [
+            Setup(name, node.on_error or self._on_error, source, cache)
+            for name, node in zip(self.names, nodes, strict=False)
+        ]
+        return compile_graph(nodes, setups, source, threads)
+
+    def recipe(self, source: dict[str, Any]) -> str:
+        """Everything that decides the data, as canonical JSON. ``source``: the recipe of the source."""
+        named = list(zip(self.names, self.nodes, strict=True))
+        policies = {name: node.on_error or self._on_error for name, node in named}
+        return canonical(
+            {
+                "algorithm": ALGORITHM,
+                "source": source,
+                "graph": self.names,
+                "nodes": {name: {"op": node.kind, **node.settings()} for name, node in named},
+                "on_error": {name: policy for name, policy in policies.items() if policy != "raise"},
+            }
+        )

@@ -1,0 +1,70 @@
+"""How a graph is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from zephon_nodes.concurrency import DRIVERS, Driver, MakeEngine, default_parallelism
+from zephon_nodes.distributed import world_default
+from zephon_nodes.errors import ConfigError
+from zephon_nodes.lanes import Agree, AtEnd
+from zephon_nodes.node import OnError
+from zephon_nodes.plan import Plan
+from zephon_nodes.work.base import check_at_least
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a graph is run. None of it changes the data, but ``at_end`` what comes after the last full round, and
+    ``on_error`` whether bad rows raise.
+
+    ``rank``, ``world_size``: by default those of torch.distributed if it is initialised, else 0 of 1.
+    ``runner``: "thread" or "inline". ``parallelism``: worker threads of a hop that wasn't given any.
+    ``prefetch``: finished outputs held ready, over all owned lanes (at least one a lane).
+    ``at_end``: see ``lanes``; by default "pad" where ranks can agree through torch.distributed, else "ragged".
+    ``on_error``, ``max_errors``: the policy of nodes that weren't given one, and after how many bad records to stop anyway.
+    ``agree``: how ranks agree on the end, in place of torch.distributed.
+    """
+
+    rank: int | None = None
+    world_size: int | None = None
+    runner: str | Callable[[MakeEngine, Plan], Driver] = "thread"
+    parallelism: int | None = None
+    prefetch: int = 4
+    at_end: AtEnd | None = None
+    on_error: OnError = "raise"
+    max_errors: int | None = None
+    agree: Agree | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.runner, str) and self.runner not in DRIVERS:
+            raise ConfigError(f"runner must be one of {sorted(DRIVERS)}, got {self.runner!r}")
+        if self.at_end not in (None, "ragged", "pad", "drop"):
+            raise ConfigError(f"at_end must be 'ragged', 'pad' or 'drop', got {self.at_end!r}")
+        if self.on_error not in ("raise", "skip"):
+            raise ConfigError(f"on_error must be 'raise' or 'skip', got {self.on_error!r}")
+        check_at_least("prefetch", self.prefetch, 1)
+        for name in ("parallelism", "world_size"):
+            if getattr(self, name) is not None:
+                check_at_least(name, getattr(self, name), 1)
+        for name in ("rank", "max_errors"):
+            if getattr(self, name) is not None:
+                check_at_least(name, getattr(self, name), 0)
+        if (self.rank is None) != (self.world_size is None):
+            raise ConfigError(f"give rank and world_size together, got rank={self.rank}, world_size={self.world_size}")
+
+    @property
+    def threads(self) -> int:
+        """Worker threads of a hop that wasn't given any; 0 for the inline runner."""
+        return 0 if self.runner == "inline" else self.parallelism or default_parallelism()
+
+    def driver(self) -> Callable[[MakeEngine, Plan], Driver]:
+        return DRIVERS[self.runner] if isinstance(self.runner, str) else self.runner
+
+    def in_world(self) -> tuple[int, int, Options]:
+        """(rank, world size, these options with both)."""
+        rank, world_size = self.rank, self.world_size
+        if rank is None or world_size is None:
+            rank, world_size = world_default()
+        return rank, world_size, replace(self, rank=rank, world_size=world_size)
