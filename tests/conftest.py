@@ -33,6 +33,6 @@ def no_thread_is_left():
     if ours:
         gc.collect()
         for thread in ours:
-            thread.join(10)
+            thread.join(2)
     left = [t.name for t in threading.enumerate() if t.name.startswith("zephon")]
     assert not left, f"threads left: {left}"

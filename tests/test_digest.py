@@ -50,7 +50,15 @@ DIFFERENT = [
     *(None, True, 1, 1.0, "1", b"1", bytearray(b"1"), [1], (1,), {1}, {1: None}, [], {}, [[]], [1, [2]], [[1], 2]),
     *("", b"", [None], -0.0, 0.0, float("nan"), float("inf"), 1j, 2**70, -(2**70), range(3), "\ud800", "é", "e\u0301"),
     *(np.array([1]), np.array([1], np.int32), np.array([[1]]), np.array([1, "a"], object), np.int64(1), np.float32(1)),
-    *(np.zeros(0), np.zeros((0, 3)), np.array([True]), np.array(["a"]), np.array([b"a"]), np.zeros(4), np.zeros((2, 2))),
+    *(
+        np.zeros(0),
+        np.zeros((0, 3)),
+        np.array([True]),
+        np.array(["a"]),
+        np.array([b"a"]),
+        np.zeros(4),
+        np.zeros((2, 2)),
+    ),
     *(datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 1), datetime.timedelta(1), datetime.time(1)),
     datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc),
     *({"a": {"b": 1}}, {"a": 1, "b": {}}, {1: 2}, {"1": 2}, {None: 2}, {("a",): 2}, {"a": 1}, {"a": [1]}),
@@ -61,7 +69,9 @@ DIFFERENT = [
 
 def test_kinds_and_shapes_are_told_apart():
     digests = [content_digest(value) for value in DIFFERENT]
-    same = [(a, b) for i, a in enumerate(DIFFERENT) for j, b in enumerate(DIFFERENT) if i < j and digests[i] == digests[j]]
+    same = [
+        (a, b) for i, a in enumerate(DIFFERENT) for j, b in enumerate(DIFFERENT) if i < j and digests[i] == digests[j]
+    ]
     assert not same
 
 

@@ -4,7 +4,17 @@ import traceback
 
 import pytest
 
-from zephon_nodes import ClosedError, ConfigError, Dataset, Pipeline, Pointer, ReadError, RowError, StateError, ZephonError
+from zephon_nodes import (
+    ClosedError,
+    ConfigError,
+    Dataset,
+    Pipeline,
+    Pointer,
+    ReadError,
+    RowError,
+    StateError,
+    ZephonError,
+)
 from zephon_nodes import StaticMixtureWorkSource as Mixture
 
 AT = Pointer("wiki", 1, 7)

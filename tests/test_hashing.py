@@ -76,7 +76,9 @@ def test_keys_are_equal_only_for_equal_parts(one, other):
     assert (key(*one) == key(*other)) == (one == other)
 
 
-@pytest.mark.parametrize("parts", [("a", 1), ("a1",), ("a", "1"), ("a", ""), ("", "a"), ("a\x00", 1), ("a\x00i1:1",), ("s1:a",)])
+@pytest.mark.parametrize(
+    "parts", [("a", 1), ("a1",), ("a", "1"), ("a", ""), ("", "a"), ("a\x00", 1), ("a\x00i1:1",), ("s1:a",)]
+)
 def test_no_way_to_split_a_name_gives_the_key_of_another(parts):
     others = [("a", 1), ("a1",), ("a", "1"), ("a", ""), ("", "a"), ("a\x00", 1), ("a\x00i1:1",), ("s1:a",), ("a",)]
     assert [key(*other) for other in others].count(key(*parts)) == 1

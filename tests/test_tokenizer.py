@@ -54,6 +54,22 @@ def test_ids_are_those_of_the_tokenizer_between_bos_and_eos(group: list[str], sp
 
 
 @settings(deadline=None)
+@given(st.lists(texts, max_size=5), specials)
+def test_offsets_are_the_characters_of_each_token_whatever_is_added_or_cut(group, special):
+    encoded = encoder(*special, 4, "truncate").encode_with_offsets(group)
+    assert len(encoded) == len(group)
+    for text, (ids, offsets) in zip(group, encoded, strict=True):
+        assert ids.dtype == np.int32 and ids.tolist() == plain_ids(text)
+        assert offsets.dtype == np.int64 and offsets.shape == (len(ids), 2)
+        seen = sorted({(start, stop) for start, stop in offsets.tolist()})
+        assert "".join(text[start:stop] for start, stop in seen) == text or any(ord(c) > 127 for c in text)
+        for token, (start, stop) in zip(ids.tolist(), offsets.tolist(), strict=True):
+            written = train_tokenizer().decode([token], skip_special_tokens=False)
+            assert written == text[start:stop] or "\ufffd" in written
+    assert encoder(*special).encode_with_offsets([]) == []
+
+
+@settings(deadline=None)
 @given(texts, specials, st.integers(0, 20))
 def test_truncation_keeps_bos_and_eos(text: str, special: tuple[int | None, int | None], extra: int):
     bos, eos = ([] if token is None else [token] for token in special)

@@ -12,7 +12,7 @@ from tokenizers_for_tests import save_folder, train_tokenizer
 
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.tokenizer import load_tokenizer
-from zephon_nodes.tokenizer_source import find_tokenizer
+from zephon_nodes.tokenizer_source import choose_chat_template, find_chat_templates, find_tokenizer
 
 END, BOS, EOS = range(3)
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<|endoftext|>"}
@@ -106,6 +106,90 @@ def test_special_tokens_map_declares_too(tmp_path):
     }
 
 
+def test_every_token_that_is_named_is_declared(tmp_path):
+    named = {**TOKENS, "unk_token": "<s>", "image_token": {"content": "<|image|>"}}
+    config = {
+        **named,
+        "add_bos_token": True,
+        "mask_token": None,
+        "token": "x",
+        "extra_special_tokens": {"a_token": "y"},
+    }
+    assert find_tokenizer(save_folder(tmp_path, train_tokenizer(), config)).declared == {
+        **named,
+        "image_token": "<|image|>",
+    }
+
+
+# --- chat templates
+
+
+def test_a_chat_template_is_found_where_transformers_puts_it(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    by_name = {"default": "D", "rag": "R"}
+    for template, found in ((None, {}), ("é{{ 1 }}", {"default": "é{{ 1 }}"}), (by_name, by_name)):
+        fast = transformers.PreTrainedTokenizerFast(tokenizer_object=train_tokenizer(), chat_template=template)
+        assert find_chat_templates(fast) == found
+        for jinja_files in (True, False):
+            folder = tmp_path / f"{len(found)}{jinja_files}{template is None}"
+            fast.save_pretrained(folder, save_jinja_files=jinja_files)
+            for form in (folder, str(folder), folder / "tokenizer.json"):
+                assert find_chat_templates(form) == found
+    assert find_chat_templates(train_tokenizer()) == {}
+
+
+def test_a_jinja_file_goes_before_the_config_and_a_file_with_another_name_stands_alone(tmp_path):
+    folder = save_folder(tmp_path, train_tokenizer(), {"chat_template": "config"})
+    assert find_chat_templates(folder) == {"default": "config"}
+    (folder / "chat_template.jinja").write_text("file")
+    assert find_chat_templates(folder) == {"default": "file"}
+    train_tokenizer().save(str(folder / "mine.json"))
+    assert find_chat_templates(folder / "mine.json") == {}
+
+
+def with_templates(folder, **templates):
+    listed = [{"name": name, "template": text} for name, text in templates.items()]
+    return save_folder(folder, train_tokenizer(), {"chat_template": listed})
+
+
+def test_a_chat_template_is_chosen_by_name_by_source_and_by_path(tmp_path):
+    (tmp_path / "c.jinja").write_text("é{{ 1 }}", encoding="utf-8")
+    one, two = with_templates(tmp_path / "1", only="O"), with_templates(tmp_path / "2", default="D", tool_use="T")
+    assert choose_chat_template(None, one) == "O"
+    assert choose_chat_template("tool_use", two) == "T"
+    assert choose_chat_template("{{ a }}", two) == "{{ a }}"
+    assert choose_chat_template("{% set a = 1 %}", train_tokenizer()) == "{% set a = 1 %}"
+    for path in (tmp_path / "c.jinja", str(tmp_path / "c.jinja")):
+        assert choose_chat_template(path, two) == "é{{ 1 }}"
+
+
+@pytest.mark.parametrize(
+    ("given", "templates", "words"),
+    [
+        (None, {}, "no chat template; pass chat_template="),
+        (None, {"default": "D", "rag": "R"}, r"several chat templates; .*\['default', 'rag'\]"),
+        ("toolz", {"default": "D", "rag": "R"}, r"'toolz' is no Jinja source, no path.*\['default', 'rag'\]"),
+        ("nope.jinja", {}, "'nope.jinja' is no Jinja source"),
+        (5, {}, "chat_template=5 is no"),
+    ],
+)
+def test_a_choice_that_leads_nowhere_says_what_there_is(tmp_path, given, templates, words):
+    with pytest.raises(ConfigError, match=words):
+        choose_chat_template(given, with_templates(tmp_path, **templates))
+
+
+def test_an_unreadable_template_is_named(tmp_path):
+    (tmp_path / "c.jinja").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match=r"c\.jinja can't be read: .*utf-8"):
+        choose_chat_template(tmp_path / "c.jinja", train_tokenizer())
+
+
+@pytest.mark.parametrize("declared", [5, [5], [{"name": "a"}]])
+def test_a_template_declared_in_another_form_is_refused(tmp_path, declared):
+    with pytest.raises(ConfigError, match="declares a chat_template that is no str, dict or list"):
+        find_chat_templates(save_folder(tmp_path, train_tokenizer(), {"chat_template": declared}))
+
+
 @pytest.mark.parametrize("name", ["/no/such/tokenizer.json", "./nope", "nope.json", "~/nope_nope", "a/b/c", "s3://b/t"])
 def test_a_path_that_does_not_exist_is_named(name: str):
     with pytest.raises(ConfigError, match=r"doesn't exist: \S*(nope|no/such|a/b/c|b/t)"):
@@ -185,6 +269,16 @@ def test_a_hub_id_that_cannot_be_loaded_says_so(hub_cache, name: str):
     ) as caught:
         load_tokenizer(name)
     assert caught.value.__cause__ is not None
+
+
+def test_a_chat_template_of_the_hub_is_a_file_or_in_the_config(hub_cache, tmp_path):
+    hub_cache("org/old", train_tokenizer(), {"chat_template": "config"})
+    hub_cache("org/new", train_tokenizer(), {"chat_template": "config"})
+    hub_cache("none", train_tokenizer(), None)
+    (tmp_path / "hub" / "models--org--new" / "snapshots" / ("0" * 40) / "chat_template.jinja").write_text("file")
+    assert find_chat_templates("org/old") == {"default": "config"}
+    assert find_chat_templates("org/new") == {"default": "file"}
+    assert find_chat_templates("none") == {}
 
 
 def test_a_local_folder_goes_before_the_hub(hub_cache, tmp_path):

@@ -10,22 +10,29 @@ from zephon_nodes.microbatch import Microbatch, Origin
 from zephon_nodes.node import Node
 from zephon_nodes.ops.batch import Batch
 from zephon_nodes.ops.decode_text import DecodeText
+from zephon_nodes.ops.ensure_mixture import EnsureMixture
+from zephon_nodes.ops.fill_in_the_middle import FillInTheMiddle
 from zephon_nodes.ops.filter import Filter
 from zephon_nodes.ops.flat_map import FlatMap
+from zephon_nodes.ops.group_by_length import GroupByLength
 from zephon_nodes.ops.map import Map
+from zephon_nodes.ops.map_batch import MapBatch
 from zephon_nodes.ops.map_group import MapGroup
 from zephon_nodes.ops.pack_flat import PackFlat
 from zephon_nodes.ops.pack_sequences import PackSequences
 from zephon_nodes.ops.read import Read
 from zephon_nodes.ops.shuffle import Shuffle
 from zephon_nodes.ops.stateful_transform import Emit, StatefulTransform
+from zephon_nodes.ops.switch import Switch
 from zephon_nodes.ops.take import Take
 from zephon_nodes.ops.tokenize import Tokenize
 from zephon_nodes.options import Options
 from zephon_nodes.pipeline import Pipeline
+from zephon_nodes.skipping import skip_spans
 from zephon_nodes.state import merge_states
 from zephon_nodes.stream import Pointer
 from zephon_nodes.work.base import WorkSource, pointer
+from zephon_nodes.work.combined import Concat, Mix
 from zephon_nodes.work.mixture_spec import MixtureSpec
 from zephon_nodes.work.node_source import from_node
 from zephon_nodes.work.phases import Phases
@@ -36,17 +43,23 @@ __all__ = [
     "Accumulator",
     "Batch",
     "ClosedError",
+    "Concat",
     "ConfigError",
     "Dataset",
     "DecodeText",
     "DropReport",
     "Emit",
+    "EnsureMixture",
+    "FillInTheMiddle",
     "Filter",
     "FlatMap",
+    "GroupByLength",
     "Loader",
     "Map",
+    "MapBatch",
     "MapGroup",
     "Microbatch",
+    "Mix",
     "MixtureSpec",
     "Node",
     "Options",
@@ -64,6 +77,7 @@ __all__ = [
     "StateError",
     "StatefulTransform",
     "StaticMixtureWorkSource",
+    "Switch",
     "Take",
     "TokenEstimation",
     "Tokenize",
@@ -73,4 +87,5 @@ __all__ = [
     "merge_states",
     "pointer",
     "register_format",
+    "skip_spans",
 ]

@@ -9,19 +9,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zephon_nodes.stream import Record
 
+if TYPE_CHECKING:
+    from zephon_nodes.work.base import Source
+
 
 class Place(NamedTuple):
-    """Where an accumulator works. ``fill_last``: the last output of the lane is to be filled up (at_end="pad")."""
+    """Where an accumulator works. ``source``: what the run reads. ``fill_last``: the last output of the lane is to be
+    filled up (at_end="pad")."""
 
     node: str
     lane: int
     span: int
     epoch: int
+    source: Source
     fill_last: bool = False
+
+
+class Before(NamedTuple):
+    """A call of the counting node that doesn't hold the record whose push has completed it."""
+
+    call: Any
 
 
 class Accumulator(ABC):

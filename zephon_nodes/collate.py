@@ -100,16 +100,19 @@ def converted(value: Any, backend: str) -> Any:
 
 
 def _checked(row: Mapping[str, Any], index: int) -> Mapping[str, Any]:
-    missing = [name for name in _PACKED if name not in row]
-    if missing:
-        raise ConfigError(
-            f"to_training: row {index} has document_ids, as packed rows do, but no {', '.join(missing)}; its fields: "
-            f"{_listed(row)}. Keep all that packing gives, or give a document_ids of your own another name"
-        )
+    """A row that was packed, here or before it was stored: what can be told from ``document_ids`` needn't be there."""
+    if "input_ids" not in row:
+        raise ConfigError(f"to_training: row {index} has document_ids, but no input_ids; its fields: {_listed(row)}")
     lengths = {name: len(row[name]) for name in _ALIGNED if name in row}
     if len(set(lengths.values())) > 1:
         raise ConfigError(f"to_training: token fields of row {index} differ in length: {lengths}")
-    return row
+    if all(name in row for name in _PACKED):
+        return row
+    documents = np.asarray(row["document_ids"])
+    firsts = np.flatnonzero(np.diff(documents, prepend=documents[:1] - 1))
+    starts = np.repeat(firsts, np.diff(firsts, append=len(documents)))
+    told = {"padding_length": int((documents < 0).sum()), "next_id": training.IGNORE}
+    return {**told, "position_ids": np.arange(len(documents)) - starts, **row}
 
 
 def _laid(sequences: Sequence[Any], index: int, target_length: int | None, pad_token_id: int) -> dict[str, Any]:

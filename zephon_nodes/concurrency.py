@@ -95,6 +95,7 @@ class ThreadDriver:
     def __init__(self, make_engine: MakeEngine, plan: Plan) -> None:
         self._mail: SimpleQueue[Any] = SimpleQueue()
         self._out: SimpleQueue[Any] = SimpleQueue()
+        self._pid = os.getpid()
         stopped = threading.Event()
         inboxes: dict[int, SimpleQueue[Any]] = {i: SimpleQueue() for i, hop in enumerate(plan.hops) if hop.parallelism}
         workers = [
@@ -109,6 +110,8 @@ class ThreadDriver:
             thread.start()
 
     def get(self) -> Event:
+        if os.getpid() != self._pid:
+            raise ClosedError("this loader's threads are in the process that was forked; iterate over it again here")
         event = self._out.get()
         if isinstance(event, Output):
             self._mail.put(event.lane)
@@ -184,12 +187,12 @@ def _end(
 ) -> None:
     stopped.set()
     mail.put(_STOP)
+    out.put(_Crash(ClosedError(CLOSED)))  # first: whoever waits in ``get`` needn't wait for user code
     _join(driver)
     for inbox in inboxes:
         inbox.put(_STOP)
     for worker in workers:
         _join(worker)
-    out.put(_Crash(ClosedError(CLOSED)))
 
 
 def _join(thread: threading.Thread) -> None:
@@ -243,14 +246,15 @@ class SharedCache(Generic[K, V]):
             del self._entries[key]
 
     def _make(self, key: K, amount: int, make: Callable[[K], tuple[V, int]]) -> V:
-        entry = self._entries[key]
+        entry, made = self._entries[key], False
         try:
             entry.value, entry.left = make(key)
-            entry.ready = True
+            made = True
             return entry.value
         finally:
             with self._changed:
-                if entry.ready:
+                entry.ready = made  # here, so that nobody takes it, or forgets it, before this thread has had its share
+                if made:
                     self.made += 1
                     self._use(key, entry, amount)
                     self._forget()

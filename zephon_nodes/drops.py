@@ -22,9 +22,10 @@ class DroppedRow(NamedTuple):
 
 class DropReport:
     """``counts``: records by (node, reason's first line). ``rows``: the first 1,000 in full. ``total``, ``failed``: sums,
-    the latter of those left out by an error."""
+    the latter of those left out by an error. ``skips``: what was skipped on purpose, a line each."""
 
     def __init__(self) -> None:
+        self.skips: list[str] = []
         self.counts: Counter[tuple[str, str]] = Counter()
         self.rows: list[DroppedRow] = []
         self.failed = 0
@@ -40,13 +41,21 @@ class DropReport:
             if len(self.rows) < KEPT:
                 self.rows.append(DroppedRow(drop.node, drop.reason, locate(drop.origins)))
 
+    def skipped(self, lane: int, skip: list[int]) -> None:
+        """A stretch of a lane that was skipped."""
+        span, taken, to_span, to_taken = skip
+        self.skips.append(
+            f"lane {lane}: skipped from record {taken} of span {span} to record {to_taken} of span {to_span}"
+        )
+
     def __len__(self) -> int:
         return self.total
 
     def __str__(self) -> str:
-        if not self.counts:
+        if not self.counts and not self.skips:
             return "nothing was left out"
-        lines = [f"{self.total} records left out, {self.failed} of them by errors"]
+        lines = [f"{self.total} records left out, {self.failed} of them by errors"] if self.counts else []
+        lines += self.skips
         lines += [f"  {count:8d}  {node}: {reason}" for (node, reason), count in self.counts.most_common()]
         lines += [f"  {row.node}: {row.reason}  ({row.where})" for row in self.rows[:5]]
         return "\n".join(lines)

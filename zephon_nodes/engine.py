@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from zephon_nodes.accumulator import Accumulator, Place
+from zephon_nodes.accumulator import Accumulator, Before, Place
 from zephon_nodes.errors import StateError
 from zephon_nodes.plan import Counted, Hop, Plan
 from zephon_nodes.stream import Cut, Drop, End, Failure, Flush, Item, Pointer, Record
@@ -121,6 +121,11 @@ class _Lane:
             self.ordinal += 1
             return self.ordinal > self.skip
         return isinstance(item, Failure) or self.ordinal >= self.skip
+
+    def counted(self, calls: Iterable[Any]) -> list[Any]:
+        """Calls with the cuts that their outputs will carry."""
+        before = self.cut._replace(taken=self.ordinal - 1)
+        return [Counted(before, call.call) if isinstance(call, Before) else Counted(self.cut, call) for call in calls]
 
     def sure(self) -> int:
         """Rounds that the lane has given or holds ready."""
@@ -238,7 +243,7 @@ class Engine:
                 calls.append(item)
                 continue
             new = _guarded(hop, item.origins, accumulator.push, item)
-            calls += [Counted(lane.cut, call) for call in new] if hop.counts else new
+            calls += lane.counted(new) if hop.counts else new
         return calls
 
     def _mark(self, i: int, lane: _Lane, mark: Flush | End) -> None:
@@ -264,10 +269,10 @@ class Engine:
                 return [failure]
         if old is not None and (isinstance(mark, End) or not hop.counts):
             new = _guarded(hop, (), old.flush)
-            calls += [Counted(lane.cut, call) for call in new] if hop.counts else new
+            calls += lane.counted(new) if hop.counts else new
             old = None
         if old is None and isinstance(mark, Flush) and hop.accumulator:
-            place = Place(hop.names[0], lane.lane, mark.span, self._epoch, self._limits.fill_last)
+            place = Place(hop.names[0], lane.lane, mark.span, self._epoch, self._plan.source, self._limits.fill_last)
             lane.accumulators[i] = hop.accumulator(place)
         return calls
 

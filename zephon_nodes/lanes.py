@@ -63,6 +63,7 @@ class Rounds:
         self._known = max(self.given.values())
         self._sure = dict(given)
         self._ahead: deque[Event] = deque()
+        self._failed = False
 
     def next(self) -> Event | Blank | None:
         """The next turn, a lane's end or failure when it comes to light, or None when the epoch is over."""
@@ -101,13 +102,13 @@ class Rounds:
 
     def _exists(self, round_: int) -> bool:
         """Whether the world gives round number ``round_`` (from 0)."""
-        if round_ < self._known:
+        if self._failed or round_ < self._known:
             return True
         pad = self._at_end == "pad"
         self._look_ahead(round_, pad)
         sure = self._sure.values()
         self._known = self._agree(max(sure) if pad else min(sure), pad)
-        return round_ < self._known
+        return self._failed or round_ < self._known
 
     def _look_ahead(self, round_: int, pad: bool) -> None:
         """Pulls events until it is known whether this rank has something (pad) or everything (drop) for the round."""
@@ -120,6 +121,7 @@ class Rounds:
             event = self._pull()
             self._ahead.append(event)
             if isinstance(event, LaneFailure):
+                self._failed = True  # not the end: its turn comes
                 return
             if isinstance(event, LaneEnd):
                 ending.add(event.lane)

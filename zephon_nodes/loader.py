@@ -8,6 +8,7 @@ from zephon_nodes.errors import ClosedError, ConfigError
 from zephon_nodes.node import Node
 from zephon_nodes.options import Options
 from zephon_nodes.session import Session
+from zephon_nodes.work.base import check_at_least
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -81,6 +82,17 @@ class Loader:
         Raises ``StateError``, and changes nothing, if the recipe differs, lanes are missing, or the world can't take it.
         """
         self._session.load(state)
+
+    def skip(self, rounds: int) -> None:
+        """Goes on exactly ``rounds`` rounds (outputs of every owned lane) without handing them out.
+
+        Call it with the same number on every rank. Where every node gives one record for one, it is arithmetic; otherwise
+        the rounds are worked through and thrown away. What was skipped stays in the state, and ``drops`` tells it. To
+        skip whole spans at once in any graph, edit the state: ``skip_spans``. Raises ``ConfigError`` for less than 1
+        round, StopIteration never: at the end of data the epoch is over.
+        """
+        check_at_least("rounds", rounds, 1)
+        self._session.skip(rounds)
 
     def close(self) -> None:
         """Ends all threads. The loader can be iterated over again."""

@@ -15,8 +15,9 @@ To write one, derive from ``Node`` and override, of the following, what the oper
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from torchdata.nodes import BaseNode
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 OnError: TypeAlias = Literal["raise", "skip"]
 Gives: TypeAlias = Literal["rows", "packed", "batches"]
+
+
+N = TypeVar("N", bound="Node")
 
 
 class Setup(NamedTuple):
@@ -67,6 +71,7 @@ class Node(BaseNode[Any]):  # type: ignore[misc]
     cheap: ClassVar[bool] = False
     tokenizes: ClassVar[bool] = False
     rounds: int | None = None
+    fixed_size: int | None = None
 
     def __init__(
         self,
@@ -169,6 +174,12 @@ class Node(BaseNode[Any]):  # type: ignore[misc]
         """Ends the threads of a run that was read from this node. Reading again starts anew."""
         if self._session is not None:
             self._session.close()
+
+    def detached(self: N) -> N:
+        """The same chain in copies that run nothing: what a running thread may hold on to without keeping a run alive."""
+        new = copy.copy(self)
+        new.source = self.source.detached() if self.source else None
+        return new
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None}

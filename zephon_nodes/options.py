@@ -22,7 +22,8 @@ class Options:
     ``rank``, ``world_size``: by default those of torch.distributed if it is initialised, else 0 of 1.
     ``runner``: "thread" or "inline". ``parallelism``: worker threads of a hop that wasn't given any.
     ``prefetch``: finished outputs held ready, over all owned lanes (at least one a lane).
-    ``at_end``: see ``lanes``; by default "pad" where ranks can agree through torch.distributed, else "ragged".
+    ``at_end``: see ``lanes``; by default "pad" where ranks can agree through torch.distributed ("drop" if the graph has no
+    blank batch to give), else "ragged".
     ``on_error``, ``max_errors``: the policy of nodes that weren't given one, and after how many bad records to stop anyway.
     ``agree``: how ranks agree on the end, in place of torch.distributed.
     """

@@ -10,7 +10,7 @@ from zephon_nodes.errors import ConfigError
 from zephon_nodes.hashing import child_identity, group_identity
 from zephon_nodes.node import Gives, Node, OnError
 from zephon_nodes.packing import Packer, Part, check_overlong, overlong_reason, packer
-from zephon_nodes.stream import Drop, Record
+from zephon_nodes.stream import Drop, Record, component
 
 Homogeneity: TypeAlias = "Literal['none', 'component'] | Mapping[str, Sequence[str]]"
 Length: TypeAlias = Callable[[Any], int]
@@ -131,7 +131,9 @@ def packed_record(payload: Any, parts: Sequence[Part]) -> Record:
     members = [
         part.doc.identity if part.start == 0 else child_identity(part.doc.identity, part.start) for part in parts
     ]
-    return Record(payload, group_identity(members), tuple(origin for part in parts for origin in part.doc.origins))
+    origins = tuple(origin for part in parts for origin in part.doc.origins)
+    sizes = tuple((component(part.doc), part.stop - part.start) for part in parts)
+    return Record(payload, group_identity(members), origins, parts=sizes)
 
 
 def next_token(part: Part) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchdata.nodes import BaseNode
@@ -13,15 +13,20 @@ from zephon_nodes.loader import Loader
 from zephon_nodes.node import Node
 from zephon_nodes.ops.batch import Batch
 from zephon_nodes.ops.decode_text import DecodeText
+from zephon_nodes.ops.ensure_mixture import EnsureMixture
+from zephon_nodes.ops.fill_in_the_middle import FillInTheMiddle
 from zephon_nodes.ops.filter import Filter
 from zephon_nodes.ops.flat_map import FlatMap
+from zephon_nodes.ops.group_by_length import GroupByLength
 from zephon_nodes.ops.map import Map
+from zephon_nodes.ops.map_batch import MapBatch
 from zephon_nodes.ops.map_group import MapGroup
 from zephon_nodes.ops.pack_flat import PackFlat
 from zephon_nodes.ops.pack_sequences import PackSequences
 from zephon_nodes.ops.read import Read
 from zephon_nodes.ops.shuffle import Shuffle
 from zephon_nodes.ops.stateful_transform import StatefulTransform
+from zephon_nodes.ops.switch import Branch, Switch
 from zephon_nodes.ops.take import Take
 from zephon_nodes.ops.tokenize import Tokenize
 from zephon_nodes.options import Options
@@ -74,13 +79,21 @@ class Pipeline:
 
     # operators, in the order of their names
 
-    def batch(self, microbatch_size: int, **settings: Any) -> Pipeline:
+    def batch(self, microbatch_size: int | None = None, **settings: Any) -> Pipeline:
         """See ``Batch``."""
         return self.then(Batch, microbatch_size, **settings)
 
     def decode_text(self, fields: Sequence[str] = ("text",), **settings: Any) -> Pipeline:
         """See ``DecodeText``."""
         return self.then(DecodeText, fields, **settings)
+
+    def ensure_mixture(self, buffer_size: int = 256, **settings: Any) -> Pipeline:
+        """See ``EnsureMixture``."""
+        return self.then(EnsureMixture, buffer_size, **settings)
+
+    def fill_in_the_middle(self, prefix_id: int, middle_id: int, suffix_id: int, **settings: Any) -> Pipeline:
+        """See ``FillInTheMiddle``."""
+        return self.then(FillInTheMiddle, prefix_id, middle_id, suffix_id, **settings)
 
     def filter(self, function: Callable[..., Any], **settings: Any) -> Pipeline:
         """See ``Filter``."""
@@ -90,9 +103,17 @@ class Pipeline:
         """See ``FlatMap``."""
         return self.then(FlatMap, function, **settings)
 
+    def group_by_length(self, window: int = 1024, run: int = 32, **settings: Any) -> Pipeline:
+        """See ``GroupByLength``."""
+        return self.then(GroupByLength, window, run, **settings)
+
     def map(self, function: Callable[..., Any], **settings: Any) -> Pipeline:
         """See ``Map``."""
         return self.then(Map, function, **settings)
+
+    def map_batch(self, function: Callable[..., Any], **settings: Any) -> Pipeline:
+        """See ``MapBatch``."""
+        return self.then(MapBatch, function, **settings)
 
     def map_group(self, function: Callable[..., Any], size: int, **settings: Any) -> Pipeline:
         """See ``MapGroup``."""
@@ -113,6 +134,10 @@ class Pipeline:
     def stateful_transform(self, factory: Callable[[], Any], **settings: Any) -> Pipeline:
         """See ``StatefulTransform``."""
         return self.then(StatefulTransform, factory, **settings)
+
+    def switch(self, branches: Mapping[Any, Branch], **settings: Any) -> Pipeline:
+        """See ``Switch``."""
+        return self.then(Switch, branches, **settings)
 
     def take(self, rounds: int, **settings: Any) -> Pipeline:
         """See ``Take``."""
@@ -141,6 +166,10 @@ class Pipeline:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See ``Loader.load_state_dict``."""
         self.loader.load_state_dict(state)
+
+    def skip(self, rounds: int) -> None:
+        """See ``Loader.skip``."""
+        self.loader.skip(rounds)
 
     def close(self) -> None:
         """See ``Loader.close``."""
@@ -172,6 +201,10 @@ class Pipeline:
         return describe(self.node, Options(**self._options).threads)
 
     __str__ = describe
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickles and copies without the loader, so without its threads and its place."""
+        return {**self.__dict__, "_loader": None}
 
     def __enter__(self) -> Pipeline:
         return self

@@ -52,7 +52,7 @@ class Hop:
         else:
             items = calls
         for function in self.each:
-            items = _apply(function, items)
+            items = apply_each(function, items)
         return items
 
     def _one(self, call: Any) -> list[Item]:
@@ -67,7 +67,7 @@ class Hop:
         return self.call(call)
 
 
-def _apply(function: Each, items: list[Item]) -> list[Item]:
+def apply_each(function: Each, items: list[Item]) -> list[Item]:
     """A function of records, over a list in which drops and failures keep their places."""
     if all(type(item) is Record for item in items):
         return function(items) if items else []  # type: ignore[arg-type]
@@ -87,13 +87,14 @@ def _apply(function: Each, items: list[Item]) -> list[Item]:
 class Plan:
     """``source``: where lanes begin. ``hops``: in order. ``counted``: some hop counts cuts, else the tail does.
     ``skips_unread``: every node before the count is one-to-one, so a resume skips pointers without reading them.
-    ``rounds``: of a Take, or None."""
+    ``rounds``: of a Take, or None. ``records_a_round``: that a lane gives in a round, None if that isn't fixed."""
 
     source: Source
     hops: list[Hop]
     counted: bool
     skips_unread: bool
     rounds: int | None
+    records_a_round: int | None = 1
 
 
 def chain(root: Node) -> list[Node]:
@@ -135,6 +136,7 @@ def compile_graph(nodes: Sequence[Node], setups: Sequence[Setup], source: Source
         counted=counting < len(nodes),
         skips_unread=all(n.one_to_one(s) for n, s in zip(nodes[:counting], setups[:counting], strict=True)),
         rounds=nodes[-1].rounds,
+        records_a_round=nodes[counting].fixed_size if counting < len(nodes) else 1,
     )
 
 

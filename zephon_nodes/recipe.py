@@ -56,9 +56,11 @@ def describe_function(function: Callable[..., Any], version: Any = None) -> dict
         bound.update(function.keywords)
         function = function.func
     said = {name: _as_json(value) for name, value in bound.items() if _is_json(value)}
-    said.update({name: _as_json(value) for name, value in _constants(function).items() if _is_constant(value)})
+    own = {name: value for name, value in _constants(function).items() if name not in bound}
+    said.update({name: _as_json(value) for name, value in own.items() if _is_constant(value)})
     target = function if hasattr(function, "__qualname__") else type(function)
-    out: dict[str, Any] = {"function": f"{target.__module__}.{target.__qualname__}"}
+    module = getattr(target, "__module__", None) or "builtins"
+    out: dict[str, Any] = {"function": f"{module}.{target.__qualname__}"}
     return out | ({"bound": said} if said else {}) | ({"version": version} if version is not None else {})
 
 

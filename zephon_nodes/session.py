@@ -22,6 +22,7 @@ from zephon_nodes.lanes import Agree, AtEnd, Blank, Rounds, owned_lanes
 from zephon_nodes.node import Node
 from zephon_nodes.options import Options
 from zephon_nodes.plan import Plan
+from zephon_nodes.skipping import jumped
 from zephon_nodes.state import LaneState, check_shape, read_state, write_state
 from zephon_nodes.stream import Drop
 from zephon_nodes.work.base import Source
@@ -31,7 +32,7 @@ class Session:
     """The graph that ends in ``root``, run by ``options``. Opens the datasets to count rows; starts no thread yet."""
 
     def __init__(self, root: Node, options: Options) -> None:
-        self.root = root
+        self.root = root = root.detached()
         self.graph = Graph(root, options.on_error)
         rank, self._world, self._options = options.in_world()
         self._owned = owned_lanes(root.work_source.num_lanes, rank, self._world)
@@ -66,6 +67,10 @@ class Session:
         self.epoch, self._lanes, self._read = epoch, lanes, False
         self._start = self._place()
         self._resumed = any(at.rounds or at.ended for at in lanes.values())
+        self.drops = DropReport()
+        for lane, at in lanes.items():
+            for skip in at.skips:
+                self.drops.skipped(lane, skip)
 
     def restart(self) -> None:
         """Begins an epoch: see the head of this file."""
@@ -92,6 +97,45 @@ class Session:
                 error if isinstance(error, Exception) else ClosedError(f"interrupted by {error!r}; iterate anew")
             )
             raise
+
+    def skip(self, rounds: int) -> None:
+        """Goes on ``rounds`` rounds without handing them out; see ``Loader.skip``."""
+        live = self._driver is not None
+        if not live:
+            self.restart()
+        before = {lane: [at.span, at.taken] for lane, at in self._lanes.items()}
+        if not self._jump(rounds):
+            self._throw_away(rounds * len(self._owned))
+            for lane, at in self._lanes.items():
+                skipped = [*before[lane], at.span, at.taken]
+                self._lanes[lane] = replace(at, skips=[*at.skips, skipped])
+        for lane, at in self._lanes.items():
+            self.drops.skipped(lane, at.skips[-1])
+        if not live:
+            self.close()
+            self._start, self._read, self._resumed = self._place(), False, True
+
+    def _throw_away(self, outputs: int) -> None:
+        try:
+            for _ in range(outputs):
+                self.next()
+        except StopIteration:  # the epoch is over: there is nothing more to skip
+            return
+
+    def _jump(self, rounds: int) -> bool:
+        """Skips by arithmetic where every node gives one record for one; False where that isn't so."""
+        plan = self.graph.plan(self._source, 1, 0)
+        size = plan.records_a_round
+        if not plan.skips_unread or size is None:
+            return False
+        self._measure()
+        moved = {lane: jumped(self._source, lane, self.epoch, at, rounds * size) for lane, at in self._lanes.items()}
+        lanes = {lane: at for lane, at in moved.items() if at is not None}
+        if len(lanes) < len(moved):
+            return False
+        self._stop()
+        self._lanes = {lane: replace(at, rounds=at.rounds + rounds) for lane, at in lanes.items()}
+        return True
 
     def state(self) -> dict[str, Any]:
         """What has been returned so far; see ``state``. Microseconds, no lock."""
@@ -174,9 +218,8 @@ class Session:
                 "use filter to leave records out, or wrap None in a dict"
             )
         was = self._lanes[output.lane]
-        failed = self._count(output.drops)
-        cut = output.cut
-        after = LaneState(cut.span, cut.taken, was.rounds + 1, token=cut.token)
+        failed, cut = self._count(output.drops), output.cut
+        after = replace(was, span=cut.span, taken=cut.taken, token=cut.token, rounds=was.rounds + 1)
         self._publish(output.lane, replace(after, dropped=was.dropped + len(output.drops), failed=was.failed + failed))
         return output.payload
 
@@ -228,8 +271,12 @@ class Session:
             )
         can_blank = self.root.blank() is not None
         if options.at_end == "pad" and not can_blank:
-            raise ConfigError(f"at_end='pad' needs a graph that ends in batch, this one ends in {self.graph.names[-1]}")
-        by_default: AtEnd = "pad" if agree is not None and self._world > 1 and can_blank else "ragged"
+            last = self.graph.names[-1]
+            why = "gave None for a blank batch" if self.root.gives == "batches" else "isn't batch or a map_batch after it"
+            raise ConfigError(f"at_end='pad' needs blank batches, but the last node, {last}, {why}; use at_end='drop'")
+        by_default: AtEnd = "ragged"
+        if agree is not None and self._world > 1:
+            by_default = "pad" if can_blank else "drop"
         return agree or _alone, options.at_end or by_default
 
 

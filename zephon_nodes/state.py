@@ -12,14 +12,16 @@ lanes to other ranks by itself. A rank's state holds the lanes that it owns.
     level           1 if all lanes of its rank had given the same rounds: such a state may move to another world
     dropped, failed records left out so far in this epoch, and those of them that were left out by an error
 
-An eighth element is the source's own state at the span's start, as text, when it keeps one (``from_node``).
+An eighth element is the source's own state at the span's start, as text, when it keeps one (``from_node``), else "".
+A ninth lists what was skipped, [span, taken] to [span, taken] each; see ``skip_spans`` and ``Loader.skip``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, TypeAlias
 
 from zephon_nodes.engine import Start
@@ -44,22 +46,45 @@ class LaneState:
     dropped: int = 0
     failed: int = 0
     token: str | None = None
+    skips: list[list[int]] = field(default_factory=list)
 
     def leaf(self) -> list[Any]:
         flags = [int(self.ended), int(self.level)]
-        values = [self.span, self.taken, self.rounds, *flags, self.dropped, self.failed]
+        values: list[Any] = [self.span, self.taken, self.rounds, *flags, self.dropped, self.failed]
+        if self.skips:
+            return [*values, self.token or "", [list(skip) for skip in self.skips]]
         return values if self.token is None else [*values, self.token]
 
     @classmethod
     def of(cls, key: str, leaf: Any) -> LaneState:
         if (
             not isinstance(leaf, (list, tuple))
-            or len(leaf) not in (7, 8)
-            or not all(isinstance(x, int) for x in leaf[:7])
+            or not 7 <= len(leaf) <= 9
+            or not all(isinstance(x, int) and x >= 0 for x in leaf[:7])
+            or not all(isinstance(x, str) for x in leaf[7:8])
+            or not all(isinstance(x, (list, tuple)) for x in leaf[8:])
         ):
-            raise StateError(f"{key} of the state must be a list of 7 integers (and perhaps a text), got {leaf!r}")
-        span, taken, rounds, ended, level, dropped, failed = leaf[:7]
-        return cls(span, taken, rounds, bool(ended), bool(level), dropped, failed, leaf[7] if len(leaf) == 8 else None)
+            raise StateError(
+                f"{key} of the state must be a list of 7 integers of at least 0 (and perhaps a text and skips), got {leaf!r}"
+            )
+        span, taken, rounds, ended, level, dropped, failed, token, skips = (
+            [*leaf, "", []][:9] if len(leaf) < 9 else leaf
+        )
+        return cls(
+            span,
+            taken,
+            rounds,
+            bool(ended),
+            bool(level),
+            dropped,
+            failed,
+            token or None,
+            [list(skip) for skip in skips],
+        )
+
+    def skipped(self, span: int, taken: int) -> LaneState:
+        """This lane gone on to another place without its records."""
+        return replace(self, span=span, taken=taken, skips=[*self.skips, [self.span, self.taken, span, taken]])
 
     def start(self) -> Start:
         return Start(Cut(self.span, self.taken, self.token), self.rounds)
@@ -67,7 +92,8 @@ class LaneState:
 
 def lane_numbers(state: Mapping[str, Any]) -> list[int]:
     """The lanes that a state holds."""
-    return sorted(int(key[len(PREFIX) :]) for key in state if key.startswith(PREFIX))
+    names = [key[len(PREFIX) :] for key in state if isinstance(key, str) and key.startswith(PREFIX)]
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 Earlier: TypeAlias = "tuple[str, tuple[int, int]]"
@@ -76,6 +102,8 @@ Earlier: TypeAlias = "tuple[str, tuple[int, int]]"
 
 def check_shape(state: Mapping[str, Any]) -> None:
     """Raises ``StateError`` unless this is a state of this version."""
+    if isinstance(state, Mapping) and state.get("version", VERSION) != VERSION:
+        raise StateError(f"the state has version {state['version']}, this release reads version {VERSION}")
     missing = [key for key in SHARED if key not in state] if isinstance(state, Mapping) else list(SHARED)
     if missing or not lane_numbers(state):
         has = sorted(map(str, state))[:8] if isinstance(state, Mapping) else type(state).__name__
@@ -84,8 +112,8 @@ def check_shape(state: Mapping[str, Any]) -> None:
         json.loads(state["recipe"])["source"].get("source")
     except (TypeError, ValueError, KeyError, AttributeError):
         raise StateError(f"the recipe in the state can't be read: {state['recipe']!r:.80}") from None
-    if state["version"] != VERSION:
-        raise StateError(f"the state has version {state['version']}, this release reads version {VERSION}")
+    if not isinstance(state["epoch"], int) or not 0 <= state["epoch"] < 1 << 31:
+        raise StateError(f"epoch of the state must be an integer from 0 to 2**31, got {state['epoch']!r:.80}")
 
 
 def read_state(
@@ -105,7 +133,7 @@ def read_state(
             "merge the states of all ranks with merge_states(...) and load the result on every rank"
         )
     lanes = {lane: LaneState.of(f"{PREFIX}{lane}", state[f"{PREFIX}{lane}"]) for lane in wanted if lane not in absent}
-    epoch = int(state["epoch"])
+    epoch: int = state["epoch"]
     _check_recipe(state["recipe"], recipe, earlier, (epoch, max((at.span for at in lanes.values()), default=0)))
     uneven = [lane for lane, at in lanes.items() if not at.level]
     if uneven and state["world_size"] != world_size:
@@ -149,16 +177,26 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     rounds, or if two of them hold different things of one lane.
     """
     merged: dict[str, Any] = {}
+    stopped: set[Fraction] = set()
     for rank, state in enumerate(states):
+        check_shape(state)
         for key, value in state.items():
+            if key == "recipe" and merged.get(key, value) != value:
+                lines = differences(json.loads(merged[key]), json.loads(value))
+                raise StateError(
+                    f"state {rank} is of another recipe than earlier ones (theirs -> its): {'; '.join(lines)}"
+                )
             if key in merged and merged[key] != value:
                 raise StateError(f"state {rank} says {key}={value!r:.200}, an earlier one {merged[key]!r:.200}")
-            merged[key] = value
-    missing = [key for key in SHARED if key not in merged]
-    if missing:
-        raise StateError(f"nothing to merge: the states have no {missing}")
-    lanes = {lane: LaneState.of(f"{PREFIX}{lane}", merged[f"{PREFIX}{lane}"]) for lane in lane_numbers(merged)}
-    rounds = {at.rounds for at in lanes.values() if at.level and not at.ended}
-    if len(rounds) > 1:
-        raise StateError(f"the ranks stopped after different numbers of rounds, {sorted(rounds)}; save all at one step")
+            merged[key] = list(value) if isinstance(value, list) else value
+        lanes = [LaneState.of(f"{PREFIX}{lane}", state[f"{PREFIX}{lane}"]) for lane in lane_numbers(state)]
+        live = [at.rounds for at in lanes if not at.ended]
+        if len(live) == len(lanes) or (live and all(at.level for at in lanes)):
+            stopped.add(Fraction(sum(live), len(live)))
+    if not merged:
+        raise StateError("nothing to merge: pass a list of the states of all ranks")
+    if len(stopped) > 1:
+        raise StateError(
+            f"the ranks stopped after different numbers of rounds, {sorted(map(float, stopped))}; save all at one step"
+        )
     return merged

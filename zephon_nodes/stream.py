@@ -61,16 +61,24 @@ class Record:
 
     ``payload``: any value, mostly a dict. ``identity``: 64-bit int, the same in every run and on every worker.
     ``origins``: pointers of the rows it is made of. ``cut``: set where records are counted (see ``engine``).
+    ``parts``: of a packed record, (dataset, tokens) of each document; else None.
     """
 
-    __slots__ = ("cut", "identity", "origins", "payload")
+    __slots__ = ("cut", "identity", "origins", "parts", "payload")
 
-    def __init__(self, payload: Any, identity: int, origins: tuple[Pointer, ...], cut: Cut | None = None) -> None:
-        self.payload, self.identity, self.origins, self.cut = payload, identity, origins, cut
+    def __init__(
+        self,
+        payload: Any,
+        identity: int,
+        origins: tuple[Pointer, ...],
+        cut: Cut | None = None,
+        parts: tuple[tuple[str, int], ...] | None = None,
+    ) -> None:
+        self.payload, self.identity, self.origins, self.cut, self.parts = payload, identity, origins, cut, parts
 
     def replaced(self, payload: Any) -> Record:
         """The same record with another payload."""
-        return Record(payload, self.identity, self.origins, self.cut)
+        return Record(payload, self.identity, self.origins, self.cut, self.parts)
 
     def child(self, payload: Any, index: int) -> Record:
         """Part ``index`` of a record that was split."""
@@ -78,6 +86,11 @@ class Record:
 
     def __repr__(self) -> str:
         return f"Record({self.payload!r}, origins={self.origins!r})"
+
+
+def component(record: Record) -> str:
+    """The dataset that a record belongs to in a mixture: that of its first row."""
+    return record.origins[0].dataset if record.origins else ""
 
 
 def merged(payload: Any, records: Sequence[Record]) -> Record:

@@ -15,14 +15,13 @@ from zephon_nodes.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 
-_DECLARABLE = ("bos_token", "eos_token", "pad_token")
 _FORMS = "pass a tokenizers.Tokenizer, a path to a tokenizer.json or its folder, a fast tokenizer of transformers, or a hub id"
 
 
 class TokenizerSource(NamedTuple):
     """A tokenizer as it was found. ``name``: for messages. ``text``: its JSON, as in tokenizer.json.
 
-    ``declared``: bos_token, eos_token and pad_token, those that a config names.
+    ``declared``: bos_token, eos_token, pad_token and others whose name ends in _token, those that a config names.
     ``encode_special_tokens``: True if the name of a special token inside a text is ordinary text.
     """
 
@@ -53,6 +52,52 @@ def find_tokenizer(tokenizer: Any) -> TokenizerSource:
         )
     came = "no tokenizer" if tokenizer is None or tokenizer == "" else f"a {type(tokenizer).__name__}"
     raise ConfigError(f"tokenizer= was given {came}; {_FORMS}.")
+
+
+def find_chat_templates(tokenizer: Any) -> dict[str, str]:
+    """The chat templates that come with what ``find_tokenizer`` takes, by name: Jinja sources. Mostly one, "default".
+
+    From a ``transformers`` tokenizer its ``chat_template``; from a folder chat_template.jinja and
+    additional_chat_templates/NAME.jinja, else the chat_template in tokenizer_config.json; from the hub the same but the
+    additional ones. A bare ``Tokenizer`` has none. Raises ``ConfigError`` for a file that can't be read.
+    """
+    if not isinstance(tokenizer, (str, Path)):
+        return _templates(getattr(tokenizer, "chat_template", None))
+    path = Path(tokenizer).expanduser()
+    if not path.exists():
+        return _templates_on_hub(str(tokenizer))
+    if path.is_file() and path.name != "tokenizer.json":
+        return {}
+    folder = path if path.is_dir() else path.parent
+    files = {file.stem: file for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    if (folder / "chat_template.jinja").exists():
+        files["default"] = folder / "chat_template.jinja"
+    if files:
+        return {name: _read(file) for name, file in files.items()}
+    return _templates(_read_settings(folder / "tokenizer_config.json").get("chat_template"))
+
+
+def choose_chat_template(given: str | Path | None, tokenizer: Any) -> str:
+    """The Jinja source of a chat template. ``tokenizer``: as of ``find_tokenizer``.
+
+    ``given``: Jinja source (a str with "{{" or "{%" in it), a path to a file of it, the name of one of the tokenizer's
+    templates, or None for its only one. Raises ``ConfigError`` if there is none, or several to choose from.
+    """
+    if isinstance(given, str) and ("{{" in given or "{%" in given):
+        return given
+    found = {} if isinstance(given, Path) else find_chat_templates(tokenizer)
+    if given is None and len(found) == 1:
+        return next(iter(found.values()))
+    if given is None:
+        choice = f"several chat templates; pass chat_template= one of {sorted(found)}"
+        none = "no chat template; pass chat_template= as Jinja source or as a path to a file"
+        raise ConfigError(f"the tokenizer has {choice if found else none}")
+    if isinstance(given, str) and given in found:
+        return found[given]
+    if not isinstance(given, (str, Path)) or not Path(given).expanduser().is_file():
+        names = f", none of the tokenizer's templates {sorted(found)}" if found else ""
+        raise ConfigError(f"chat_template={given!r} is no Jinja source, no path to a file{names}")
+    return _read(Path(given).expanduser())
 
 
 @contextmanager
@@ -97,7 +142,7 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the tokenizer's file {path} can't be read: {error}.") from error
+        raise ConfigError(f"the file {path} can't be read: {error}.") from error
 
 
 def _declared_beside(path: Path) -> dict[str, str]:
@@ -122,7 +167,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
 
 def _declared(settings: Mapping[str, Any]) -> dict[str, str]:
     """The tokens that settings name, either as "</s>" or as {"content": "</s>", ...}."""
-    tokens = {name: settings.get(name) for name in _DECLARABLE}
+    tokens = {name: token for name, token in settings.items() if name.endswith("_token")}
     contents = {name: t.get("content") if isinstance(t, Mapping) else t for name, t in tokens.items()}
     return {name: content for name, content in contents.items() if isinstance(content, str)}
 
@@ -149,3 +194,31 @@ def _declared_on_hub(name: str) -> dict[str, str]:
                 "Pass bos= and eos=, so that every machine uses the same.", name, error,
             )  # fmt: skip
         return {}
+
+
+def _templates(declared: Any) -> dict[str, str]:
+    """Templates as a config declares them: a str, a dict by name, or a list of {"name": ..., "template": ...}."""
+    if isinstance(declared, str):
+        return {"default": declared}
+    try:
+        by_name = {one["name"]: one["template"] for one in declared} if isinstance(declared, list) else declared
+        return dict(by_name or {})
+    except (TypeError, ValueError, KeyError) as error:
+        raise ConfigError(
+            f"the tokenizer declares a chat_template that is no str, dict or list of names and templates: {declared!r}. "
+            "Mend it, or pass chat_template= as Jinja source or as a path to a file."
+        ) from error
+
+
+def _templates_on_hub(name: str) -> dict[str, str]:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    with explained(f"the chat template of {name!r} couldn't be loaded from the Hugging Face hub."):
+        for file in ("chat_template.jinja", "tokenizer_config.json"):
+            try:
+                path = Path(hf_hub_download(name, file))
+            except EntryNotFoundError:
+                continue
+            return _templates(_read(path) if path.suffix == ".jinja" else _read_settings(path).get("chat_template"))
+    return {}

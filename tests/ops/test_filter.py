@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runs import chained, expected, run, source
+from runs import Lanes, chained, expected, run, source
 
 from zephon_nodes import Pipeline, RowError
 
@@ -90,8 +90,6 @@ def test_a_filter_that_keeps_nothing_ends_the_epoch_and_reports_every_row(option
 @pytest.mark.parametrize("options", RUNNERS)
 def test_lanes_that_are_barren_at_different_times_lose_nothing(options):
     """Lane 0 keeps only its first rows, lane 1 only its last ones."""
-    from runs import Lanes
-
     work = Lanes([400, 400], size=10)
     keep = {v for v in range(20)} | {v for v in range(1380, 1400)}
     pipeline = Pipeline(work, **options).filter(lambda p: p["v"] in keep)

@@ -23,7 +23,7 @@ def test_a_stop_at_every_record_loses_none_and_repeats_none(rows, buffer):
     """Report R3. The span is longer than the window, so that it is full at most stops."""
 
     def make():
-        return Pipeline(source(rows, chunk=64, flush=4), runner="inline").shuffle(buffer, 42).map(lambda p: p["v"])
+        return Pipeline(source(rows, chunk=32, flush=4), runner="inline").shuffle(buffer, 42).map(lambda p: p["v"])
 
     whole, states, pipeline = [], [], make()
     states.append(json.dumps(pipeline.state_dict()))
@@ -31,10 +31,10 @@ def test_a_stop_at_every_record_loses_none_and_repeats_none(rows, buffer):
         whole.append(value)
         states.append(json.dumps(pipeline.state_dict()))
     assert sorted(whole) == list(range(rows)) and whole != sorted(whole)
+    other = make()
     for k in range(rows):
-        fresh = make()
-        fresh.load_state_dict(json.loads(states[k]))
-        assert list(itertools.islice(fresh, 5)) == whole[k : k + 5]
+        other.load_state_dict(json.loads(states[k]))
+        assert list(itertools.islice(other, 5)) == whole[k : k + 5]
     for k in range(0, rows, 83):
         assert whole[:k] + resumed(make(), json.loads(states[k])) == whole
 

@@ -77,21 +77,28 @@ def test_any_part_of_a_piece_is_that_part_of_the_whole(order, pass_, data):
 def test_without_shuffling_every_pass_is_in_file_order(order, pass_):
     assert pass_of(order, pass_) == list(range(order.rows))
     if order.lanes == 1:
-        assert [row for _, _, piece in pieces(order, pass_) for row in rows_of(order, pass_, piece)] == pass_of(order, 0)
+        assert [row for _, _, piece in pieces(order, pass_) for row in rows_of(order, pass_, piece)] == pass_of(
+            order, 0
+        )
 
 
 @pytest.mark.parametrize("shuffle", ["windows", "global"])
 def test_every_pass_and_epoch_and_seed_and_name_has_an_order_of_its_own(shuffle):
     order = order_of_rows(shuffle=shuffle)
     found = [pass_of(order, pass_) for pass_ in (0, 1, 2, 2**32)]
-    found += [pass_of(order_of_rows(shuffle=shuffle, seed=1), 0), pass_of(order_of_rows(shuffle=shuffle, name="news"), 0)]
+    found += [
+        pass_of(order_of_rows(shuffle=shuffle, seed=1), 0),
+        pass_of(order_of_rows(shuffle=shuffle, name="news"), 0),
+    ]
     assert len({tuple(rows) for rows in found}) == len(found)
     assert pass_of(order_of_rows(shuffle=shuffle), 2) == found[2]
 
 
 def test_lanes_take_other_places_in_every_round_and_epoch():
     order = order_of_rows((13,) * 64, lanes=8, window_rows=4)
-    taken = [tuple(order.piece(epoch, z, lane)[0] for lane in range(8)) for epoch in (0, 1) for z in range(order.rounds)]
+    taken = [
+        tuple(order.piece(epoch, z, lane)[0] for lane in range(8)) for epoch in (0, 1) for z in range(order.rounds)
+    ]
     sorted_ = [tuple(sorted(starts)) for starts in taken]
     assert sum(a != b for a, b in zip(taken, sorted_, strict=True)) > len(taken) * 0.9
     assert taken[: order.rounds] != taken[order.rounds :]

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from zephon_nodes.accumulator import Accumulator, Grouping, Place
+from zephon_nodes.accumulator import Accumulator, Before, Place
+from zephon_nodes.errors import ConfigError
 from zephon_nodes.hashing import group_identity
 from zephon_nodes.microbatch import Microbatch
 from zephon_nodes.node import Gives, Node, Setup
+from zephon_nodes.pack_node import token_count
 from zephon_nodes.stream import Drop, Record
 from zephon_nodes.work.base import check_at_least
 
 
 class Batch(Node):
-    """``microbatch_size`` records of one lane as a ``Microbatch``, whose ``to_training()`` gives tensors.
+    """Records of one lane as a ``Microbatch``, whose ``to_training()`` gives tensors.
 
-    Batches run on over the ends of spans, so only a lane's last one can be short. ``drop_last`` (False): leave that one out,
-    its rows in the drop report. ``pad_token_id``: what ``to_training`` fills up unpacked rows with; by default the
+    ``microbatch_size``: records a batch. ``max_tokens``: tokens a batch, padding included: rows times the longest of them;
+    a batch closes before the record that would pass it. One of the two, or both as limits. A record longer than
+    ``max_tokens`` makes a batch of its own. Put ``GroupByLength`` before it to pad less.
+
+    Batches run on over the ends of spans, so only a lane's last one can be short. ``drop_last`` (False): leave that one
+    out, its rows in the drop report. ``pad_token_id``: what ``to_training`` fills up unpacked rows with; by default the
     tokenizer's. The microbatch size may change at a resume.
     """
 
@@ -29,16 +35,23 @@ class Batch(Node):
     def __init__(
         self,
         source: Node,
-        microbatch_size: int,
+        microbatch_size: int | None = None,
         *,
+        max_tokens: int | None = None,
         drop_last: bool = False,
         pad_token_id: int | None = None,
         name: str | None = None,
         parallelism: int | None = None,
     ) -> None:
         super().__init__(source, name=name, parallelism=parallelism)
-        check_at_least("microbatch_size", microbatch_size, 1)
-        self.microbatch_size, self.drop_last = microbatch_size, drop_last
+        if microbatch_size is None and max_tokens is None:
+            raise ConfigError("batch needs microbatch_size=..., max_tokens=..., or both as limits")
+        for setting, value in (("microbatch_size", microbatch_size), ("max_tokens", max_tokens)):
+            if value is not None:
+                check_at_least(setting, value, 1)
+        self.microbatch_size = microbatch_size
+        self.fixed_size = microbatch_size if max_tokens is None else None
+        self.max_tokens, self.drop_last = max_tokens, drop_last
         self._pad = pad_token_id
 
     @property
@@ -50,13 +63,13 @@ class Batch(Node):
         return super().pad_token_id if self._pad is None else self._pad
 
     def settings(self) -> dict[str, Any]:
-        return {"drop_last": self.drop_last, "pad_token_id": self.pad_token_id}
+        return {"drop_last": self.drop_last, "pad_token_id": self.pad_token_id, "max_tokens": self.max_tokens}
 
     def accumulator(self, place: Place) -> Accumulator:
         return _Batching(self, place)
 
     def blank(self) -> Any:
-        return self._microbatch([Record(self.blank_record(), 0, ())] * self.microbatch_size, -1)
+        return self._microbatch([Record(self.blank_record(), 0, ())] * (self.microbatch_size or 1), -1)
 
     def worker(self, setup: Setup) -> Callable[[Any], list[Any]]:
         def batched(call: tuple[int, list[Record]]) -> list[Record]:
@@ -77,17 +90,39 @@ class _Batching(Accumulator):
 
     def __init__(self, node: Batch, place: Place) -> None:
         self._node, self._place = node, place
-        self._groups = Grouping(node.microbatch_size)
+        self._held: list[Record] = []
+        self._longest = 0
 
     def push(self, record: Record) -> Iterable[Any]:
-        return [(self._place.lane, records) for records in self._groups.push(record)]
+        node, out = self._node, list[Any]()
+        if node.max_tokens is not None:
+            length = _length(record.payload)
+            if self._held and max(self._longest, length) * (len(self._held) + 1) > node.max_tokens:
+                out.append(Before(self._close()))
+            self._longest = max(self._longest, length)
+        self._held.append(record)
+        if len(self._held) == node.microbatch_size:
+            out.append(self._close())
+        return out
+
+    def _close(self) -> tuple[int, list[Record]]:
+        held, self._held, self._longest = self._held, [], 0
+        return self._place.lane, held
 
     def flush(self) -> Iterable[Any]:
-        for records in self._groups.flush():
-            missing = self._node.microbatch_size - len(records)
-            if self._node.drop_last:
-                yield from (Drop(self._place.node, "drop_last", record.origins) for record in records)
-            elif self._place.fill_last:
-                yield self._place.lane, records + [Record(self._node.blank_record(), 0, ())] * missing
-            else:
-                yield self._place.lane, records
+        if not self._held:
+            return
+        lane, records = self._close()
+        missing = (self._node.microbatch_size or 0) - len(records)
+        if self._node.drop_last:
+            yield from (Drop(self._place.node, "drop_last", record.origins) for record in records)
+        elif self._place.fill_last and self._node.max_tokens is None:
+            yield lane, records + [Record(self._node.blank_record(), 0, ())] * missing
+        else:
+            yield lane, records
+
+
+def _length(payload: Any) -> int:
+    if isinstance(payload, dict) and "target_length" in payload:
+        return int(payload["target_length"])
+    return token_count(payload)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from zephon_nodes.accumulator import Accumulator, Place
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.hashing import key
-from zephon_nodes.node import Node, OnError
+from zephon_nodes.node import Node, OnError, Setup, each_record
 from zephon_nodes.recipe import describe_function
 from zephon_nodes.stream import Drop, Item, Pointer, Record
 
@@ -49,7 +49,8 @@ class StatefulTransform(Node):
         StatefulTransform(source, Dedup)
 
     What it remembers ends with the span, about ``chunk_size * flush_every`` rows. It runs in the driver's thread: leave
-    heavy work to a map before or after it. ``factory`` gets no arguments (bind them with ``functools.partial``; plain ones
+    heavy work to a map before or after it, or to a static method ``work(payload) -> payload`` of the class, which is
+    applied to every output in worker threads. ``factory`` gets no arguments (bind them with ``functools.partial``; plain ones
     become part of the recipe), ``version`` is to be raised when its code is edited.
 
     Origins: an object that was pushed and comes out keeps its own. Anything else is taken to be made of all that was pushed
@@ -59,7 +60,6 @@ class StatefulTransform(Node):
 
     kind = "stateful_transform"
     holds = True
-    cheap = True
 
     def __init__(
         self,
@@ -68,20 +68,33 @@ class StatefulTransform(Node):
         *,
         version: str | int | None = None,
         name: str | None = None,
+        parallelism: int | None = None,
         on_error: OnError | None = None,
     ) -> None:
-        super().__init__(source, name=name, on_error=on_error)
+        super().__init__(source, name=name, parallelism=parallelism, on_error=on_error)
         if not callable(factory):
             raise ConfigError(f"stateful_transform needs a class or a function that makes the object, got {factory!r}")
         if isinstance(factory, type) and not callable(getattr(factory, "push", None)):
             raise ConfigError(f"stateful_transform: {factory.__qualname__} has no method push(payload)")
         self.factory, self.version = factory, version
+        self.work: Callable[[Any], Any] | None = getattr(factory, "work", None)
+
+    @property
+    def cheap(self) -> bool:  # type: ignore[override]
+        return self.work is None
 
     def settings(self) -> dict[str, Any]:
         return describe_function(self.factory, self.version)
 
     def accumulator(self, place: Place) -> Accumulator:
         return _Stateful(self.factory(), place)
+
+    def worker(self, setup: Setup) -> Callable[[Any], list[Any]] | None:
+        work = self.work
+        if work is None:
+            return None
+        each = each_record(setup, lambda record: [record.replaced(work(record.payload))])
+        return lambda record: each([record])
 
 
 class _Stateful(Accumulator):

@@ -14,11 +14,12 @@ behind it and nothing to save; resuming is asking for a later chunk. A curriculu
             rows = range(lane, self.rows, self.num_lanes)[index * 128 : (index + 1) * 128]
             if not rows:
                 return None
-            return [pointer(d, row) for row in rows for d in self.datasets]
+            return [pointer(d, row, epoch) for row in rows for d in self.datasets]
 """
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -26,12 +27,12 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from zephon_nodes.dataset import Dataset
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.hashing import I64, U64, key, mix, mix_array
 from zephon_nodes.stream import Cut, End, Flush, Pointer
 
 if TYPE_CHECKING:
-    from zephon_nodes.dataset import Dataset
     from zephon_nodes.work.token_estimation import TokenEstimation
 
 QUANTUM = 64
@@ -43,13 +44,14 @@ class Source(ABC):
 
     ``num_lanes``: fixed number of logical streams. ``flush_every``: chunks in a span, the distance between two places
     that a checkpoint can go back to; longer spans pad and reorder less, shorter ones resume faster.
-    ``endless``: True when no lane ever ends, which spares ranks from having to agree on the end.
+    ``mixes``: whether it has ``shares``. ``endless``: True when no lane ever ends, which spares ranks from having to agree on the end.
     """
 
     num_lanes: int
     flush_every: int
     datasets: tuple[Dataset, ...] = ()
     endless: bool = False
+    mixes: bool = False
     token_estimation: TokenEstimation | None = None
 
     @abstractmethod
@@ -68,6 +70,10 @@ class Source(ABC):
     def units_in_use(self, lanes: int) -> int:
         """How many decoded units a rank that owns ``lanes`` lanes should keep. More costs memory, fewer decode twice."""
         return 16 + 8 * lanes
+
+    def shares(self, epoch: int, span: int) -> dict[str, float] | None:
+        """The mixture that a span is to have, as shares of each dataset; None for a source without one."""
+        return None
 
     def unmeasured(self) -> list[str]:
         """Datasets whose tokens per row must be known before the first chunk can be made."""
@@ -103,6 +109,10 @@ class WorkSource(Source):
     def __init__(self, datasets: Sequence[Dataset], num_lanes: int = 1, flush_every: int = 32) -> None:
         check_at_least("num_lanes", num_lanes, 1)
         check_at_least("flush_every", flush_every, 1)
+        if not isinstance(datasets, (list, tuple)) or not all(isinstance(each, Dataset) for each in datasets):
+            raise ConfigError(
+                f"datasets must be a list of Dataset, such as [Dataset.from_path(...)], got {datasets!r:.200}"
+            )
         names = [dataset.name for dataset in datasets]
         if not names:
             raise ConfigError("a work source needs at least one Dataset, got none")
@@ -118,8 +128,15 @@ class WorkSource(Source):
         Must be pure: the same answer every time, on every rank. Once None, then None for every later index.
         """
 
+    def chunks(self, epoch: int = 0) -> int | None:
+        """After how many chunks every lane of an epoch has ended; None if that isn't known, or never."""
+        return None
+
     def dataset(self, name: str) -> Dataset:
-        return next(dataset for dataset in self.datasets if dataset.name == name)
+        for dataset in self.datasets:
+            if dataset.name == name:
+                return dataset
+        raise ConfigError(f"there is no dataset {name!r}; the source has {[each.name for each in self.datasets]}")
 
     def locate(self, origins: tuple[Pointer, ...]) -> str:
         shown = [
@@ -187,7 +204,7 @@ def identity(pointer: Pointer) -> int:
     """Identity of the record that a pointer names: the same on every rank, another one in the next pass."""
     value = key("row", pointer.dataset)
     for part in pointer[1:]:
-        value = mix(value ^ part)
+        value = mix(value ^ operator.index(part))
     return value
 
 
@@ -199,11 +216,12 @@ def _work(chunk: Sequence[Pointer]) -> list[tuple[Pointer, int]]:
 
 def pointer(dataset: Dataset, row: int, pass_: int = 0) -> Pointer:
     """The pointer to row ``row`` of a dataset, counted through all its files in order."""
+    row = operator.index(row)
     if not 0 <= row < dataset.rows:
         raise ConfigError(f"row {row} was asked of dataset {dataset.name!r}, which has {dataset.rows} rows")
     starts = np.cumsum(dataset.shard_rows) - dataset.shard_rows
     shard = int(np.searchsorted(starts + dataset.shard_rows, row, side="right"))
-    return Pointer(dataset.name, shard, row - int(starts[shard]), pass_)
+    return Pointer(dataset.name, shard, row - int(starts[shard]), operator.index(pass_))
 
 
 def check_at_least(name: str, value: Any, least: int) -> None:

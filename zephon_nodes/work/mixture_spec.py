@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from typing import Any
 
 from zephon_nodes.errors import ConfigError
 
@@ -12,33 +13,51 @@ class MixtureSpec(Mapping[str, Fraction]):
     """Weight of each dataset by name; weights are scaled to sum to 1.
 
     A weight is a positive number: an int, a float (0.1 means one tenth, exactly), a string such as "1/3", or a
-    ``Fraction``. Raises ``ConfigError`` otherwise, and when there are none.
+    ``Fraction``; or a pair (weight, weights of a mixture), whose datasets share the weight. Raises ``ConfigError``
+    otherwise, and when there are none.
 
     >>> MixtureSpec({"wiki": 3, "news": 1})["wiki"]
     Fraction(3, 4)
+    >>> MixtureSpec({"web": (0.7, {"wiki": 1, "blogs": 2}), "code": 0.3})["blogs"]
+    Fraction(7, 15)
     """
 
-    def __init__(self, weights: Mapping[str, float | str | Fraction]) -> None:
+    def __init__(self, weights: Mapping[str, Any]) -> None:
         if not weights:
             raise ConfigError("a mixture needs at least one dataset with its weight, got none")
-        exact = {name: exact_weight(name, weight) for name, weight in weights.items()}
+        if not isinstance(weights, Mapping):
+            raise ConfigError(f"a mixture is a dict of weights by dataset name, got {weights!r}")
+        self._weights: dict[str, Fraction] = {}
+        self._add(weights, Fraction(1))
+
+    def _add(self, weights: Mapping[str, Any], share: Fraction) -> None:
+        """Divides a share over weights, nested ones included."""
+        inner = {name: weight[1] for name, weight in weights.items() if isinstance(weight, (tuple, list))}
+        exact = {name: exact_weight(name, weight[0] if name in inner else weight) for name, weight in weights.items()}
         total = sum(exact.values())
-        self._weights = {name: weight / total for name, weight in exact.items()}
+        for name, weight in exact.items():
+            if name in inner:
+                self._add(MixtureSpec(inner[name]), share * weight / total)
+            elif name in self._weights:
+                raise ConfigError(f"the mixture names {name!r} twice; give each dataset one weight")
+            else:
+                self._weights[name] = share * weight / total
 
     @classmethod
-    def of(cls, mixture: Mapping[str, float | str | Fraction] | None, rows: Mapping[str, int]) -> MixtureSpec:
+    def of(cls, mixture: Mapping[str, Any] | None, rows: Mapping[str, int]) -> MixtureSpec:
         """The mixture of datasets with these ``rows``; None weights them by rows. Names must be the same."""
         if mixture is None:
             return cls(dict(rows))
         if not isinstance(mixture, Mapping):
             raise ConfigError(f"mixture must be a dict of weights by dataset name or a MixtureSpec, got {mixture!r}")
-        unknown, missing = sorted(set(mixture) - set(rows)), sorted(set(rows) - set(mixture))
+        spec = mixture if isinstance(mixture, cls) else cls(mixture)
+        unknown, missing = sorted(set(spec) - set(rows), key=str), sorted(set(rows) - set(spec))
         if unknown or missing:
             raise ConfigError(
                 f"the mixture and the datasets name different things: weights without a dataset {unknown}, "
                 f"datasets without a weight {missing}; every dataset needs exactly one weight"
             )
-        return mixture if isinstance(mixture, cls) else cls(mixture)
+        return spec
 
     def __getitem__(self, name: str) -> Fraction:
         return self._weights[name]

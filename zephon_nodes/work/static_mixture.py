@@ -66,6 +66,8 @@ class StaticMixtureWorkSource(WorkSource):
     that can't fit ``window_bytes``. Construction opens the datasets to count their rows.
     """
 
+    mixes = True
+
     def __init__(  # noqa: PLR0913 - the data settings of a run, all optional
         self,
         datasets: Sequence[Dataset],
@@ -134,6 +136,9 @@ class StaticMixtureWorkSource(WorkSource):
         by_time = np.argsort(times, kind="stable")
         return Chunk(self._names, np.concatenate(dataset)[by_time], shard[by_time], row[by_time], pass_[by_time])
 
+    def chunks(self, epoch: int = 0) -> int | None:
+        return self.time(epoch).chunks
+
     def time(self, epoch: int = 0) -> LaneTime:
         """The lane time of an epoch: how many rows of each dataset, by name in order, a lane has taken by when."""
         found = self._times.get(epoch)
@@ -158,6 +163,12 @@ class StaticMixtureWorkSource(WorkSource):
             starts = [begin + start for start in self._starts(era.phases)]
             out = [phase for phase in out if phase.start < begin] + era.phases.steps(starts)
         return out
+
+    def shares(self, epoch: int, span: int) -> dict[str, float]:
+        """See ``Source.shares``: of tokens with a ``token_estimation``, else of rows."""
+        begin = span * self.flush_every
+        now = [phase for phase in self.phases(epoch) if phase.start <= begin][-1]
+        return {name: float(share) for name, share in now.shares.items()}
 
     def _rates(self, shares: Shares) -> tuple[Fraction, ...]:
         """Rows a lane and chunk of each dataset."""

@@ -1,0 +1,223 @@
+"""Programs that end in every way that a user's can. Not a test: ``test_exit`` runs ``python exits.py NAME TIMES ...``.
+
+To end a real interpreter twenty times without importing torch twenty times, this one forks before any thread runs; each
+child goes on as the main program, with its own stderr, and ends as it likes. The parent prints how, as JSON lines.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+import json
+import os
+import select
+import signal
+import sys
+import tempfile
+import threading
+import time
+
+from torchdata.nodes import Loader, Prefetcher
+
+from zephon_nodes import Dataset, Pipeline, StaticMixtureWorkSource
+
+LIMIT = 15
+READY, TOLD = os.pipe()
+KEPT = []
+"""What a script's global variables hold when it ends."""
+
+
+def graph(function=dict, rows=4000, **options):
+    dataset = Dataset.from_rows("d", [{"v": i} for i in range(rows)])
+    pipeline = Pipeline(StaticMixtureWorkSource([dataset], None, 2, 64), **options).map(function).batch(2)
+    KEPT.append(pipeline)
+    return pipeline
+
+
+def ready():
+    """Tells the parent that the moment for a signal has come."""
+    os.write(TOLD, b"!")
+
+
+def three_items():
+    KEPT.append(iter(graph()))
+    assert len(list(itertools.islice(KEPT[-1], 3))) == 3
+
+
+def three_items_through_torchdata():
+    loader = Loader(Prefetcher(graph().node, 2))
+    KEPT.append(loader)
+    KEPT.append(iter(loader))
+    next(KEPT[-1])
+
+
+def error_in_flight():
+    for _ in graph():
+        raise ValueError("in the loop")
+
+
+def error_of_a_map():
+    for _ in graph(lambda payload: payload["nothing"]):
+        pass
+
+
+def sys_exit_in_the_loop():
+    for _ in graph():
+        sys.exit(7)
+
+
+def abandoned_generator():
+    def batches():
+        yield from graph()
+
+    KEPT.append(batches())
+    next(KEPT[-1])
+
+
+def slow_map_in_flight():
+    KEPT.append(iter(graph(sleep_once)))
+    next(KEPT[-1])
+
+
+def reader_thread_outlives_main():
+    def read():
+        assert sum(len(batch) for batch in graph()) == 4000
+
+    threading.Thread(target=read).start()
+
+
+def exit_function_of_the_user():
+    import atexit
+
+    pipeline = graph()
+    atexit.register(lambda: (pipeline.state_dict(), pipeline.close()))
+    next(iter(pipeline))
+
+
+def fork(child):
+    """Reads, forks, lets the child do something and end, and reads on to the end."""
+    iterator = iter(graph())
+    next(iterator)
+    pid = os.fork()
+    if pid == 0:
+        child(iterator)
+        return
+    _, status = os.waitpid(pid, 0)
+    assert sum(len(batch) for batch in iterator) == 3998
+    sys.exit(os.waitstatus_to_exitcode(status))
+
+
+def fork_whose_child_ends():
+    fork(lambda iterator: None)
+
+
+def fork_whose_child_exits_at_once():
+    fork(lambda iterator: os._exit(0))
+
+
+def fork_whose_child_iterates_anew():
+    fork(lambda iterator: sys.exit(0 if sum(len(batch) for batch in KEPT[0]) == 4000 else 9))
+
+
+def fork_whose_child_reads_on():
+    def child(iterator):
+        signal.alarm(5)
+        try:
+            list(iterator)
+        except RuntimeError as error:  # ClosedError is one
+            sys.exit(0 if "fork" in str(error) else 8)
+        sys.exit(9)
+
+    fork(child)
+
+
+def waits_in_next():
+    next(iter(graph(functools.partial(wait_once, threading.Event()), parallelism=1)))
+
+
+def wait_once(event, payload):
+    if payload["v"] % 64 == 63:
+        ready()
+        event.wait(0.7)
+    return payload
+
+
+def computes_in_the_loop():
+    for _ in graph():
+        ready()
+        time.sleep(LIMIT)
+
+
+def map_function_sleeps():
+    next(iter(graph(functools.partial(sleep_once, signal=True))))
+
+
+def sleep_once(payload, signal=False):
+    """Half a second for a whole quantum."""
+    if payload["v"] % 64 == 63:
+        if signal:
+            ready()
+        time.sleep(0.5)
+    return payload
+
+
+def map_function_is_slow_at_every_record():
+    def slow(payload):
+        ready()
+        time.sleep(1)
+        return payload
+
+    next(iter(graph(slow, parallelism=4)))
+
+
+def map_function_hangs():
+    KEPT.append(iter(graph(lambda payload: threading.Event().wait() if payload["v"] > 9 else payload, parallelism=4)))
+    next(KEPT[-1])
+
+
+def parent(jobs):
+    """In a child: the name of its program. In the parent: None, when all have ended."""
+    for job in jobs:
+        name, _, signal_name = job.partition(":")
+        with tempfile.TemporaryFile() as stderr:
+            begun, pid = time.monotonic(), os.fork()
+            if pid == 0:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                os.dup2(stderr.fileno(), 2)
+                return name
+            if signal_name:
+                select.select([READY], [], [], LIMIT)
+                os.read(READY, 1)
+                os.kill(pid, getattr(signal, signal_name))
+            code = wait(pid)
+            while select.select([READY], [], [], 0)[0]:
+                os.read(READY, 1 << 16)
+            stderr.seek(0)
+            print(
+                json.dumps(
+                    {"job": job, "code": code, "stderr": stderr.read().decode(), "seconds": time.monotonic() - begun}
+                ),
+                flush=True,
+            )
+    return None
+
+
+def wait(pid):
+    """The exit code, or None of a program that had to be killed."""
+    end = time.monotonic() + LIMIT
+    while time.monotonic() < end:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None
+
+
+if __name__ == "__main__":
+    gc.freeze()  # torch's hundred thousand objects, which every child would go through at its end
+    program = parent(sys.argv[1:])
+    if program:
+        globals()[program]()

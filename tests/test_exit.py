@@ -1,0 +1,98 @@
+"""How programs end that don't close anything (``exits.py``): soon, with the right code, and without a word on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+QUIET = {
+    "three_items": 0,
+    "three_items_through_torchdata": 0,
+    "abandoned_generator": 0,
+    "slow_map_in_flight": 0,
+    "reader_thread_outlives_main": 0,
+    "exit_function_of_the_user": 0,
+    "sys_exit_in_the_loop": 7,
+    "fork_whose_child_ends": 0,
+    "fork_whose_child_exits_at_once": 0,
+    "fork_whose_child_iterates_anew": 0,
+    "fork_whose_child_reads_on": 0,
+}
+LOUD = {"error_in_flight": "ValueError: in the loop", "error_of_a_map": "KeyError: 'nothing'"}
+SIGNALLED = ["waits_in_next", "computes_in_the_loop", "map_function_sleeps"]
+
+
+def run(jobs):
+    """(exit code, stderr) of every run of each job."""
+    program = [sys.executable, Path(__file__).with_name("exits.py"), *jobs]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    out = defaultdict(list)
+    for line in done.stdout.splitlines():
+        said = json.loads(line)
+        out[said["job"]].append((said["code"], said["stderr"]))
+    return out
+
+
+@pytest.fixture(scope="module")
+def ends(request):
+    times = 20 if request.config.getoption("--deep") else 1
+    jobs = [*QUIET, *LOUD, *(f"{name}:{signal}" for name in SIGNALLED for signal in ("SIGINT", "SIGTERM"))]
+    found = run([job for job in [*jobs, "three_items", "three_items"] for _ in range(times)])
+    assert set(found) == set(jobs)
+    return found
+
+
+@pytest.mark.parametrize("program", QUIET)
+def test_a_program_ends_soon_and_silently(ends, program):
+    assert ends[program] == [(QUIET[program], "")] * len(ends[program])
+
+
+@pytest.mark.parametrize("program", LOUD)
+def test_an_error_is_the_only_thing_that_is_said(ends, program):
+    for code, stderr in ends[program]:
+        assert code == 1
+        assert LOUD[program] in stderr
+        assert stderr.startswith("Traceback")
+        for noise in ("Exception ignored", "Fatal", "Exception in thread", "Warning"):
+            assert noise not in stderr
+
+
+@pytest.mark.parametrize("program", SIGNALLED)
+def test_ctrl_c_ends_it_with_nothing_but_a_keyboard_interrupt(ends, program):
+    for code, stderr in ends[f"{program}:SIGINT"]:
+        assert code == -2
+        assert stderr.startswith("Traceback") and stderr.count("Traceback") == 1
+        assert stderr.rstrip().endswith("KeyboardInterrupt")
+
+
+@pytest.mark.parametrize("program", SIGNALLED)
+def test_sigterm_ends_it_at_once(ends, program):
+    assert ends[f"{program}:SIGTERM"] == [(-15, "")] * len(ends[f"{program}:SIGTERM"])
+
+
+def test_a_fresh_interpreter_ends_so_too():
+    program = "import exits; exits.three_items()"
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.deep
+def test_ctrl_c_needs_not_wait_for_all_records_of_a_slow_map_function():
+    ((code, stderr),) = run(["map_function_is_slow_at_every_record:SIGINT"])[
+        "map_function_is_slow_at_every_record:SIGINT"
+    ]
+    assert code == -2
+    assert stderr.rstrip().endswith("KeyboardInterrupt")
+
+
+@pytest.mark.deep
+def test_a_map_function_that_hangs_does_not_keep_the_program_for_long():
+    assert run(["map_function_hangs"])["map_function_hangs"] == [(0, "")]

@@ -1,0 +1,39 @@
+"""A function of each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from zephon_nodes.function_node import FunctionNode
+from zephon_nodes.node import Setup, each_record
+from zephon_nodes.stream import Drop, Item, Record
+
+
+class MapBatch(FunctionNode):
+    """``function(batch) -> anything`` for each batch, after ``Batch``: to tensors, to a trainer's own type.
+
+    None leaves the batch out; its rows stand in the drop report as "left out". Blank batches at the end of data
+    (at_end="pad") go through the function as well. See ``FunctionNode`` for ``rng``, ``seed`` and ``version``. Raises as
+    ``Map`` does.
+    """
+
+    kind = "map_batch"
+    takes = ("batches",)
+
+    def worker(self, setup: Setup) -> Callable[[Any], list[Any]]:
+        call = self.caller(setup)
+
+        def mapped(record: Record) -> list[Item]:
+            batch = call(record.payload, record.identity)
+            return [Drop(setup.name, "left out", record.origins) if batch is None else record.replaced(batch)]
+
+        return each_record(setup, mapped)
+
+    def blank(self) -> Any:
+        blank = self.source.blank() if self.source else None
+        return (
+            None
+            if blank is None
+            else self.caller(Setup(self.given_name or self.kind, "raise", self.work_source))(blank, 0)
+        )

@@ -1,0 +1,157 @@
+"""Another branch of stateless nodes for each component, or for whatever a function of the record says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from zephon_nodes.errors import ConfigError
+from zephon_nodes.node import Gives, Node, Setup
+from zephon_nodes.plan import Each, apply_each
+from zephon_nodes.recipe import describe_function
+from zephon_nodes.stream import Drop, Item, Record, component
+
+Branch: TypeAlias = Callable[[Node], Node]
+
+
+class Switch(Node):
+    """Sends each record through the branch of its key and puts the results back in order.
+
+    ``branches``: key -> a function that builds the branch's nodes on the node that it is given, which may be
+    ``lambda node: node`` to pass records as they are. The nodes must be stateless (map, filter, flat_map, decode_text,
+    tokenize ...). ``by``: a function of the payload giving the key; by default the key is the dataset. ``default``: the
+    branch of all other keys; without it every dataset must have a branch, and an unknown key is a bad record.
+
+        Switch(source, {"code": lambda node: Map(node, strip_licence), "chat": lambda node: Map(node, to_text)},
+               default=lambda node: node)
+
+    Raises ``ConfigError`` for branches that hold records, that end in different kinds, or that are missing.
+    """
+
+    kind = "switch"
+    takes = ("rows", "packed")
+
+    def __init__(
+        self,
+        source: Node,
+        branches: Mapping[Any, Branch],
+        *,
+        by: Callable[[Any], Any] | None = None,
+        default: Branch | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> None:
+        super().__init__(source, name=name, parallelism=parallelism)
+        if not branches:
+            raise ConfigError("switch needs branches: {key: lambda node: Map(node, ...)}")
+        self.by = by
+        self._chains = {key: self._chain(key, build) for key, build in branches.items()}
+        self._default = None if default is None else self._chain("default", default)
+        self._check_complete()
+        kinds = {chain[-1].gives if chain else source.gives for chain in self._all()}
+        if len(kinds) > 1:
+            raise ConfigError(f"switch: all branches must give one kind, they give {sorted(kinds)}")
+        self._gives: Gives = kinds.pop()
+
+    @property
+    def tokenizes(self) -> bool:  # type: ignore[override]
+        return any(node.tokenizes for chain in self._all() for node in chain)
+
+    @property
+    def gives(self) -> Gives:
+        return self._gives
+
+    @property
+    def pad_token_id(self) -> int:
+        found = [chain[-1].pad_token_id for chain in self._all() if chain]
+        return found[0] if found else super().pad_token_id
+
+    def _all(self) -> list[list[Node]]:
+        return [*self._chains.values(), *([] if self._default is None else [self._default])]
+
+    def _chain(self, key: Any, build: Branch) -> list[Node]:
+        """The nodes of a branch, without the one that they stand on."""
+        if self.source is None or not callable(build):
+            raise ConfigError(f"switch: branch {key!r} must be a function of a node, such as lambda node: Map(node, f)")
+        nodes, node = [], build(self.source)
+        while node is not self.source:
+            nodes.append(node)
+            if not isinstance(node, Node) or node.source is None:
+                raise ConfigError(
+                    f"switch: branch {key!r} must build on the node that it is given and return its last node"
+                )
+            node = node.source
+        holding = [node.kind for node in nodes if node.holds or node.rounds is not None]
+        if holding:
+            raise ConfigError(
+                f"switch: branch {key!r} has {holding}, which hold records; put them before or after the switch"
+            )
+        return nodes[::-1]
+
+    def _check_complete(self) -> None:
+        if self.by is None and self._default is None:
+            names = [dataset.name for dataset in self.work_source.datasets]
+            missing = sorted(set(names) - set(self._chains))
+            unknown = sorted(set(self._chains) - set(names))
+            if names and (missing or unknown):
+                raise ConfigError(
+                    f"switch: datasets without a branch {missing}, branches without a dataset {unknown}; add them, or "
+                    "default=lambda node: node to pass the others as they are"
+                )
+
+    def settings(self) -> dict[str, Any]:
+        chains = {str(key): chain for key, chain in self._chains.items()}
+        chains |= {} if self._default is None else {"(default)": self._default}
+        branches = {key: [{"op": node.kind, **node.settings()} for node in chain] for key, chain in chains.items()}
+        return {"branches": branches, "by": describe_function(self.by) if self.by else "dataset"}
+
+    def one_to_one(self, setup: Setup) -> bool:
+        return all(node.one_to_one(self._inner(setup, node)) for chain in self._all() for node in chain)
+
+    def worker(self, setup: Setup) -> Callable[[Any], list[Any]]:
+        functions = {key: self._functions(setup, chain) for key, chain in self._chains.items()}
+        default = None if self._default is None else self._functions(setup, self._default)
+
+        def switched(records: list[Record]) -> list[Item]:
+            places: list[list[Item]] = [[] for _ in records]
+            runs: dict[Any, list[int]] = {}
+            for place, record in enumerate(records):
+                try:
+                    runs.setdefault(self._key(record, functions, default is not None), []).append(place)
+                except Exception as error:  # noqa: BLE001 - user code: raised with its place, or dropped and counted
+                    places[place].append(setup.failed(record.origins, error))
+            for key, at in runs.items():
+                _run(functions.get(key, default or []), [records[place] for place in at], at, places)
+            return [item for place in places for item in place]
+
+        return switched
+
+    def _key(self, record: Record, functions: Mapping[Any, Any], others: bool) -> Any:
+        key = component(record) if self.by is None else self.by(record.payload)
+        if key not in functions and not others:
+            raise ValueError(f"switch has no branch for {key!r}, only for {sorted(map(str, functions))}")
+        return key
+
+    def _functions(self, setup: Setup, chain: list[Node]) -> list[Each]:
+        workers = (node.worker(self._inner(setup, node)) for node in chain)
+        return [worker for worker in workers if worker is not None]
+
+    def _inner(self, setup: Setup, node: Node) -> Setup:
+        name = f"{setup.name}.{node.given_name or node.kind}"
+        return setup._replace(name=name, on_error=node.on_error or setup.on_error)
+
+
+def _run(functions: list[Each], records: list[Record], at: list[int], places: list[list[Item]]) -> None:
+    """Runs a branch over its records, together, and puts what comes of each into its place.
+
+    Results carry their record's own origins tuple, also children and drops; what has another one follows the item before.
+    """
+    items: list[Item] = list(records)
+    for function in functions:
+        items = apply_each(function, items)
+    place_of = {id(record.origins): place for record, place in zip(records, at, strict=True)}
+    place = at[0]
+    for item in items:
+        if isinstance(item, (Record, Drop)):
+            place = place_of.get(id(item.origins), place)
+        places[place].append(item)
