@@ -223,6 +223,12 @@ def test_tags_that_hold_several_answers_are_refused_where_one_is_wanted():
         learned(MERGING, TURNS, "last")
 
 
+def test_tags_whose_earlier_answers_are_written_differently_are_refused_where_later_ones_are_wanted():
+    hiding = "{% for m in messages %}{% generation %}{{ m.content if loop.revindex0 < 3 else '*' * (m.content | length) }}{% endgeneration %}{% endfor %}"
+    with pytest.raises(ValueError, match=r"message 3: .*can't be told"):
+        learned(hiding, TURNS, "last")
+
+
 def test_a_template_that_rewrites_earlier_answers_is_refused_by_message_unless_they_are_not_wanted():
     with pytest.raises(
         ValueError, match=r"message 1 \(assistant\): the template writes .* differently when more follows.*generation"

@@ -26,6 +26,7 @@ from zephon_nodes.ops.stateful_transform import Emit, StatefulTransform
 from zephon_nodes.ops.switch import Switch
 from zephon_nodes.ops.take import Take
 from zephon_nodes.ops.tokenize import Tokenize
+from zephon_nodes.ops.tokenize_chat import TokenizeChat
 from zephon_nodes.options import Options
 from zephon_nodes.pipeline import Pipeline
 from zephon_nodes.skipping import skip_spans
@@ -81,6 +82,7 @@ __all__ = [
     "Take",
     "TokenEstimation",
     "Tokenize",
+    "TokenizeChat",
     "WorkSource",
     "ZephonError",
     "from_node",

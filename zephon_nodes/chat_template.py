@@ -205,7 +205,7 @@ def _unmarked(marked: str, opened: str, closed: str) -> Rendered:
     pieces, length, spans = [outside], len(outside), []
     for block in blocks:
         inside, found, after = block.partition(closed)
-        if not found or closed in after:
+        if not found:
             raise ValueError("the template's generation tags stand inside each other, or a loop is left inside one")
         spans.append(Span(length, length + len(inside)))
         pieces += inside, after

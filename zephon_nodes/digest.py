@@ -6,6 +6,7 @@ import datetime
 import decimal
 import hashlib
 import struct
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -59,6 +60,7 @@ def _scalar(value: Any) -> bytes:
 
 
 def _array(value: Any) -> Iterator[bytes]:
+    value = _as_bytes(value)
     array = _as_array(value)
     if array is None:
         yield from (b"object", f"{type(value).__module__}.{type(value).__qualname__}".encode())
@@ -68,6 +70,21 @@ def _array(value: Any) -> Iterator[bytes]:
     else:
         little = array.astype(array.dtype.newbyteorder("<"), copy=False)
         yield from (b"array", little.dtype.str.encode(), str(array.shape).encode(), little.tobytes())
+    palette = getattr(value, "getpalette", None)
+    if palette is not None:
+        yield from _canonical([getattr(value, "mode", None), palette()])
+
+
+def _as_bytes(value: Any) -> Any:
+    """A tensor without its gradient, and as bytes if numpy lacks its type; anything else as it is."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return value
+    value = value.detach().cpu()
+    if value.dtype in (torch.bfloat16, *(getattr(torch, name) for name in dir(torch) if name.startswith("float8"))):
+        head = np.frombuffer(f"{value.dtype}{tuple(value.shape)}".encode(), np.uint8)
+        return np.concatenate([head, value.contiguous().view(torch.uint8).numpy().ravel()])
+    return value
 
 
 def _as_array(value: Any) -> npt.NDArray[Any] | None:
@@ -75,5 +92,5 @@ def _as_array(value: Any) -> npt.NDArray[Any] | None:
         return None
     try:
         return np.asarray(value)
-    except (TypeError, RuntimeError):  # a tensor that numpy has no type for, or one with a gradient
+    except (TypeError, RuntimeError):  # a kind of tensor that numpy can't hold
         return None

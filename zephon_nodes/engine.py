@@ -176,7 +176,13 @@ class Engine:
         lane = self._hungriest()
         if lane is None:
             return False
-        work = next(lane.feed)
+        try:
+            work = next(lane.feed)
+        except Exception as error:  # noqa: BLE001 - the trainer sees it, in its place
+            lane.fed = True
+            self._queues[0].append((lane, _Done([Failure(error)])))
+            self._count(lane, 1)
+            return True
         if isinstance(work, (Flush, End)):
             lane.fed = isinstance(work, End)
             self._mark(0, lane, work)
@@ -326,6 +332,15 @@ class Engine:
             lane.handed += 1
             self.events.append(event._replace(sure=min(lane.sure(), self._plan.rounds or lane.sure())))
             heapq.heapreplace(self._turns, (lane.rounds, lane.lane))
+
+
+class _Done:
+    """A task that needs no work."""
+
+    done = True
+
+    def __init__(self, items: list[Item]) -> None:
+        self.items = items
 
 
 def _guarded(hop: Hop, origins: tuple[Pointer, ...], step: Callable[..., Iterable[Any]], *record: Record) -> list[Any]:

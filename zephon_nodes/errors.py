@@ -9,6 +9,7 @@ ClosedError   something was asked of a loader that has been closed
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 
@@ -16,7 +17,7 @@ class ZephonError(Exception):
     """Base of all errors of this package."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
+        return _rebuild, (type(self), self.args, self.__dict__, _portable(self.__cause__))
 
 
 class ConfigError(ZephonError, ValueError):
@@ -56,8 +57,22 @@ class ClosedError(ZephonError, RuntimeError):
     """Asked of a loader, an iterator or a pool that has been closed."""
 
 
-def _rebuild(kind: type[ZephonError], args: tuple[Any, ...], facts: dict[str, Any]) -> ZephonError:
+def _portable(cause: BaseException | None) -> BaseException | None:
+    """A cause that can be pickled: itself, or its type and text."""
+    if cause is None:
+        return None
+    try:
+        pickle.loads(pickle.dumps(cause))
+    except Exception:  # noqa: BLE001 - whatever it is that a foreign exception can't do
+        return RuntimeError(f"{type(cause).__name__}: {cause}")
+    return cause
+
+
+def _rebuild(
+    kind: type[ZephonError], args: tuple[Any, ...], facts: dict[str, Any], cause: BaseException | None
+) -> ZephonError:
     error = kind.__new__(kind)
     Exception.__init__(error, *args)
     error.__dict__.update(facts)
+    error.__cause__ = cause
     return error

@@ -24,7 +24,7 @@ I64: TypeAlias = "npt.NDArray[np.int64]"
 
 MASK = (1 << 64) - 1
 _GOLDEN, _A, _B = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-_ROUNDS = 4
+_ROUNDS = 6
 
 
 def key(*parts: str | int) -> int:

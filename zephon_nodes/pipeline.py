@@ -29,6 +29,7 @@ from zephon_nodes.ops.stateful_transform import StatefulTransform
 from zephon_nodes.ops.switch import Branch, Switch
 from zephon_nodes.ops.take import Take
 from zephon_nodes.ops.tokenize import Tokenize
+from zephon_nodes.ops.tokenize_chat import TokenizeChat
 from zephon_nodes.options import Options
 from zephon_nodes.work.base import Source
 from zephon_nodes.work.node_source import from_node
@@ -146,6 +147,10 @@ class Pipeline:
     def tokenize(self, tokenizer: Any = None, field: str = "text", **settings: Any) -> Pipeline:
         """See ``Tokenize``."""
         return self.then(Tokenize, tokenizer, field, **settings)
+
+    def tokenize_chat(self, tokenizer: Any = None, field: str = "messages", **settings: Any) -> Pipeline:
+        """See ``TokenizeChat``."""
+        return self.then(TokenizeChat, tokenizer, field, **settings)
 
     # running
 

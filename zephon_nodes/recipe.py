@@ -10,8 +10,10 @@ from __future__ import annotations
 import dis
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 ALGORITHM = 1
 """Raised when the same settings begin to give other data."""
@@ -37,7 +39,8 @@ def differences(saved: Any, current: Any) -> list[str]:
 
 def _flat(path: str, value: Any) -> list[tuple[str, str]]:
     if isinstance(value, Mapping) and value:
-        return [leaf for key, part in value.items() for leaf in _flat(f"{path}.{key}" if path else str(key), part)]
+        named = [(json.dumps(key) if "." in key else key, part) for key, part in value.items()]
+        return [leaf for key, part in named for leaf in _flat(f"{path}.{key}" if path else key, part)]
     if isinstance(value, list) and any(isinstance(part, (Mapping, list)) for part in value):
         return [leaf for i, part in enumerate(value) for leaf in _flat(f"{path}[{i}]", part)]
     return [(path, json.dumps(value, ensure_ascii=False))]
@@ -68,19 +71,39 @@ def _constants(function: Any) -> dict[str, Any]:
     """Defaults, closure and attributes of a function, a method or an object that is called."""
     code = getattr(function, "__code__", None)
     owner = getattr(function, "__self__", None) if code or isinstance(function, type) else function
-    attributes = {} if owner is None or isinstance(owner, type) else getattr(owner, "__dict__", {})
-    found = {name: value for name, value in attributes.items() if not name.startswith("_")}
+    found = {} if owner is None or isinstance(owner, type) else plain_attributes(owner)
     if code is None:
-        return found
+        made = repr(function)  # such as operator.itemgetter('text'), which has no attributes
+        return found if found or " at 0x" in made or isinstance(function, type) else {"repr": made}
     defaults = function.__defaults__ or ()
     names = code.co_varnames[: code.co_argcount]
     found.update(zip(names[len(names) - len(defaults) :], defaults, strict=True))
     found.update(function.__kwdefaults__ or {})
-    set_inside = {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_DEREF"}
+    set_inside = set(_set_inside(code))
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         if name not in set_inside:
             found.update(_cell(name, cell))
     return found
+
+
+def plain_attributes(owner: Any) -> dict[str, Any]:
+    """The public attributes of an object that are plain constants, those in slots included."""
+    slots = [name for kind in type(owner).__mro__ for name in _names(getattr(kind, "__slots__", ()))]
+    attributes = {name: getattr(owner, name) for name in slots if hasattr(owner, name)} | getattr(owner, "__dict__", {})
+    plain = {name: _as_json(value) for name, value in attributes.items() if _is_constant(value)}
+    return {name: value for name, value in plain.items() if not name.startswith("_")}
+
+
+def _names(slots: Any) -> list[str]:
+    return [slots] if isinstance(slots, str) else list(slots)
+
+
+def _set_inside(code: Any) -> Iterator[str]:
+    """The variables of its closure that a function, or one inside it, sets."""
+    yield from (step.argval for step in dis.get_instructions(code) if step.opname == "STORE_DEREF")
+    for constant in code.co_consts:
+        if hasattr(constant, "co_code"):
+            yield from _set_inside(constant)
 
 
 def _cell(name: str, cell: Any) -> dict[str, Any]:
@@ -91,16 +114,18 @@ def _cell(name: str, cell: Any) -> dict[str, Any]:
 
 
 def _is_constant(value: Any) -> bool:
-    return all(map(_is_constant, value)) if isinstance(value, tuple) else isinstance(value, _PLAIN)
+    return all(map(_is_constant, value)) if isinstance(value, tuple) else isinstance(value, (*_PLAIN, np.generic))
 
 
 def _is_json(value: Any) -> bool:
     if isinstance(value, dict):
         return all(isinstance(key, str) and _is_json(part) for key, part in value.items())
-    return all(map(_is_json, value)) if isinstance(value, (list, tuple)) else isinstance(value, _PLAIN)
+    return all(map(_is_json, value)) if isinstance(value, (list, tuple)) else _is_constant(value)
 
 
 def _as_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _as_json(part) for key, part in value.items()}
-    return [_as_json(part) for part in value] if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return [_as_json(part) for part in value]
+    return value.item() if isinstance(value, np.generic) else value

@@ -272,7 +272,9 @@ class Session:
         can_blank = self.root.blank() is not None
         if options.at_end == "pad" and not can_blank:
             last = self.graph.names[-1]
-            why = "gave None for a blank batch" if self.root.gives == "batches" else "isn't batch or a map_batch after it"
+            why = (
+                "gave None for a blank batch" if self.root.gives == "batches" else "isn't batch or a map_batch after it"
+            )
             raise ConfigError(f"at_end='pad' needs blank batches, but the last node, {last}, {why}; use at_end='drop'")
         by_default: AtEnd = "ragged"
         if agree is not None and self._world > 1:

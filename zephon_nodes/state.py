@@ -63,6 +63,7 @@ class LaneState:
             or not all(isinstance(x, int) and x >= 0 for x in leaf[:7])
             or not all(isinstance(x, str) for x in leaf[7:8])
             or not all(isinstance(x, (list, tuple)) for x in leaf[8:])
+            or not all(isinstance(skip, (list, tuple)) and len(skip) == 4 for x in leaf[8:] for skip in x)
         ):
             raise StateError(
                 f"{key} of the state must be a list of 7 integers of at least 0 (and perhaps a text and skips), got {leaf!r}"

@@ -223,6 +223,14 @@ def test_variables_and_the_date_reach_the_template():
     assert tokenizer().decode(out["input_ids"]) == "1999 calmHiHello you"
 
 
+def test_given_variables_win_over_declared_tokens(tmp_path):
+    folder = folder_with(tmp_path, {"chat_template": LLAMA3})
+    for variables, first in ((None, "<s>"), ({"bos_token": "</s>"}, "</s>")):
+        pipeline = Pipeline(source([{"messages": CHAT}])).then(TokenizeChat, folder, chat_template_kwargs=variables)
+        (out,) = run(pipeline)[0]
+        assert out["input_ids"][0] == tokenizer().token_to_id(first)
+
+
 WRONG = {
     "no tokenizer": ({"tokenizer": None}, r"tokenizer=.*tokenizer_id="),
     "two": ({"tokenizer_id": "gpt2"}, r"tokenizer=.*tokenizer_id="),

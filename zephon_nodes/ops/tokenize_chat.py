@@ -32,8 +32,9 @@ class TokenizeChat(Node):
     ``chat_template`` (None): the tokenizer's own. Or Jinja source, a path to a file of it, or, if the tokenizer has
     several, the name of one. ``chat_template_kwargs``: variables for the template, such as enable_thinking; they win over
     the tokens that the tokenizer declares. ``today``: the date that templates see, see ``ChatTemplate``.
-    ``loss`` ("all"): which answers, messages of role "assistant", are learned: "all", "last" or "after_last_user". How their boundaries are found is said
-    at ``ChatTemplate.answers``, and what becomes of a token on a boundary at ``chat_template.learned_tokens``.
+    ``loss`` ("all"): which answers, the messages of role "assistant", are learned: "all", "last" or "after_last_user".
+    ``ChatTemplate.answers`` says how their boundaries are found, ``chat_template.learned_tokens`` what becomes of a token
+    on a boundary.
     ``max_length`` (None): most tokens a conversation. ``long`` ("truncate"): longer ones are cut off on the right, which
     may leave nothing to learn; "drop" leaves them out, counted; "raise" makes them bad records.
     ``drop_unlearned`` (False): leaves conversations out, counted, of which no token is learned after truncation. Kept,

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, overload
 
@@ -30,6 +30,7 @@ import numpy as np
 from zephon_nodes.dataset import Dataset
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.hashing import I64, U64, key, mix, mix_array
+from zephon_nodes.recipe import plain_attributes
 from zephon_nodes.stream import Cut, End, Flush, Pointer
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 QUANTUM = 64
 """Most pointers that travel as one unit of work, whatever the chunk size is."""
+
+
+MOST_EMPTY = 1_000_000
 
 
 class Source(ABC):
@@ -146,16 +150,19 @@ class WorkSource(Source):
         return "; ".join(shown) + (f"; and {len(origins) - 4} more" if len(origins) > 4 else "")
 
     def recipe(self) -> dict[str, Any]:
-        kind = type(self)
+        """See ``Source.recipe``: the class, the datasets, and its public attributes that are plain constants. Override
+        it, and add to what this gives, for settings of other kinds."""
+        known = ("num_lanes", "flush_every", "random_access", "endless")
         return {
-            "source": f"{kind.__module__}.{kind.__qualname__}",
+            "source": source_name(self),
             "num_lanes": self.num_lanes,
             "flush_every": self.flush_every,
             "datasets": {dataset.name: dataset.fingerprint() for dataset in self.datasets},
+            "settings": {name: value for name, value in plain_attributes(self).items() if name not in known},
         }
 
     def feed(self, lane: int, epoch: int, start: Cut) -> Iterator[Flush | list[Any] | End]:
-        index, skip = start.span * self.flush_every, start.taken
+        index, skip, empty = start.span * self.flush_every, start.taken, 0
         while True:
             if index % self.flush_every == 0:
                 yield Flush(lane, index // self.flush_every)
@@ -163,10 +170,39 @@ class WorkSource(Source):
             if chunk is None:
                 yield End(lane)
                 return
-            work = _work(chunk)
+            work = self._work(chunk, lane, index)
             yield from (work[i : i + QUANTUM] for i in range(skip, len(work), QUANTUM))
             skip = max(0, skip - len(work))
-            index += 1
+            index, empty = index + 1, 0 if work else empty + 1
+            if empty == MOST_EMPTY:
+                raise ConfigError(
+                    f"{source_name(self)}.chunk gave {empty:,} empty chunks on end in lane {lane}, up to index {index}; "
+                    "give None after the end of a lane"
+                )
+
+    def _work(self, chunk: Any, lane: int, index: int) -> list[tuple[Pointer, int]]:
+        """Pointers with their identities. Raises ``ConfigError`` for what isn't a chunk of this source."""
+        if isinstance(chunk, Chunk):
+            return list(zip(chunk.pointers(), chunk.identities(), strict=True))
+        names = {dataset.name for dataset in self.datasets}
+        wrong = (
+            chunk if not isinstance(chunk, Sequence) else next((at for at in chunk if not _is_pointer(at, names)), None)
+        )
+        if wrong is not None or not isinstance(chunk, Sequence) or None in chunk:
+            raise ConfigError(
+                f"{source_name(self)}.chunk(lane={lane}, index={index}) must give a list of Pointer to rows of "
+                f"{sorted(names)}, or None at the end; got {wrong!r:.100}"
+            )
+        return [(pointer, identity(pointer)) for pointer in chunk]
+
+
+def _is_pointer(at: Any, names: Collection[str]) -> bool:
+    return isinstance(at, Pointer) and at.dataset in names and all(hasattr(part, "__index__") for part in at[1:])
+
+
+def source_name(source: Source) -> str:
+    kind = type(source)
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 class Chunk(Sequence[Pointer]):
@@ -206,12 +242,6 @@ def identity(pointer: Pointer) -> int:
     for part in pointer[1:]:
         value = mix(value ^ operator.index(part))
     return value
-
-
-def _work(chunk: Sequence[Pointer]) -> list[tuple[Pointer, int]]:
-    if isinstance(chunk, Chunk):
-        return list(zip(chunk.pointers(), chunk.identities(), strict=True))
-    return [(pointer, identity(pointer)) for pointer in chunk]
 
 
 def pointer(dataset: Dataset, row: int, pass_: int = 0) -> Pointer:

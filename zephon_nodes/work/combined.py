@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.hashing import draw, key
 from zephon_nodes.stream import Pointer
-from zephon_nodes.work.base import WorkSource
+from zephon_nodes.work.base import WorkSource, source_name
 from zephon_nodes.work.mixture_spec import exact_weight
 
 if TYPE_CHECKING:
@@ -56,9 +56,7 @@ class _Combined(WorkSource):
         return sum(part.units_in_use(lanes) for part in self.parts)
 
     def recipe(self) -> dict[str, Any]:
-        kind = type(self)
-        parts = [part.recipe() for part in self.parts]
-        return {"source": f"{kind.__module__}.{kind.__qualname__}", "num_lanes": self.num_lanes, "parts": parts}
+        return {"source": source_name(self), "num_lanes": self.num_lanes, "parts": [p.recipe() for p in self.parts]}
 
 
 class Concat(_Combined):

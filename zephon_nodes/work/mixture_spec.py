@@ -32,7 +32,11 @@ class MixtureSpec(Mapping[str, Fraction]):
 
     def _add(self, weights: Mapping[str, Any], share: Fraction) -> None:
         """Divides a share over weights, nested ones included."""
-        inner = {name: weight[1] for name, weight in weights.items() if isinstance(weight, (tuple, list))}
+        pairs = {name: weight for name, weight in weights.items() if isinstance(weight, (tuple, list))}
+        for name, pair in pairs.items():
+            if len(pair) != 2 or not isinstance(pair[1], Mapping):
+                raise ConfigError(f"weight of {name!r} must be a number or (number, dict of weights), got {pair!r}")
+        inner = {name: pair[1] for name, pair in pairs.items()}
         exact = {name: exact_weight(name, weight[0] if name in inner else weight) for name, weight in weights.items()}
         total = sum(exact.values())
         for name, weight in exact.items():

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torchdata.nodes import BaseNode
 
-from zephon_nodes.errors import ConfigError, StateError
+from zephon_nodes.digest import content_digest
+from zephon_nodes.errors import ConfigError, RowError, StateError
 from zephon_nodes.hashing import key
 from zephon_nodes.stream import Cut, End, Flush, Pointer, Record, pass_number
 from zephon_nodes.work.base import QUANTUM, Source, check_at_least
@@ -30,6 +31,7 @@ class NodeSource(Source):
     def __init__(self, nodes: Sequence[BaseNode[Any]], span: int, name: str) -> None:
         self.nodes, self.span, self.name = list(nodes), span, name
         self.num_lanes, self.flush_every = len(self.nodes), 1
+        self._fresh: dict[int, str] = {}
 
     def recipe(self) -> dict[str, Any]:
         kinds = [f"{type(node).__module__}.{type(node).__qualname__}" for node in self.nodes]
@@ -46,24 +48,53 @@ class NodeSource(Source):
 
     def next_epoch(self, token: str | None) -> str | None:
         """The token of an epoch's start: a node counts its epochs itself, so it must be put back into the last one."""
-        return token if token is None or token.startswith(_AFTER) else _AFTER + token
+        return _AFTER + (token or "")
 
     def feed(self, lane: int, epoch: int, start: Cut) -> Iterator[Flush | list[Any] | End]:
         node, span, skip = self.nodes[lane], start.span, start.taken
-        _rewind(node, start.token)
-        ended = False
-        while not ended:
-            token = to_text(node.state_dict(), lane)
+        first = self._rewind(lane, start.token)
+        while True:
+            state = node.state_dict()
+            pulled = _Pull(node, self.span)
+            head = pulled.take(QUANTUM)
+            token = _token(state, head, lane)
+            _check_return(first, token, lane)
+            first = None
             yield Flush(lane, span, token)
-            for first in range(0, self.span, QUANTUM):
-                items, ended = _pull(node, min(QUANTUM, self.span - first))
-                records = [self._record(lane, epoch, span, first + i, item) for i, item in enumerate(items)]
-                if records[max(0, skip - first) :]:
-                    yield records[max(0, skip - first) :]
-                if ended:
-                    break
+            ordinal = 0
+            while head:
+                records = [self._record(lane, epoch, span, ordinal + i, item) for i, item in enumerate(head)]
+                if records[max(0, skip - ordinal) :]:
+                    yield records[max(0, skip - ordinal) :]
+                ordinal += len(head)
+                head = pulled.take(QUANTUM)
+            if pulled.error is not None:
+                raise RowError(
+                    f"the torchdata node of lane {lane} failed: {pulled.error!r}", lane=lane
+                ) from pulled.error
+            if pulled.ended:
+                yield End(lane, _token(node.state_dict(), [], lane))
+                return
             span, skip = span + 1, 0
-        yield End(lane, to_text(node.state_dict(), lane))
+
+    def _rewind(self, lane: int, token: str | None) -> str | None:
+        """Puts a node where a token says, and gives the digest of what must come first there, if the token knows it.
+
+        No token: the state in which the node was first met. Each mark before a token is an epoch that was begun since.
+        """
+        node, epochs = self.nodes[lane], 0
+        if lane not in self._fresh:
+            node.reset(None)
+            self._fresh[lane] = _token(node.state_dict(), [], lane)
+        token = token or ""
+        while token.startswith(_AFTER):
+            token, epochs = token[len(_AFTER) :], epochs + 1
+        known = from_text(token or self._fresh[lane])
+        node.reset(known["state"])
+        for _ in range(epochs):
+            _Pull(node, 1).take(1)
+            node.reset(None)
+        return None if epochs else known["first"]
 
     def _record(self, lane: int, epoch: int, span: int, ordinal: int, item: Any) -> Record:
         at = Pointer(self.name, lane, span * self.span + ordinal, pass_number(epoch, 0))
@@ -75,7 +106,8 @@ def from_node(*nodes: BaseNode[Any], span: int = 8192, name: str = "node") -> No
 
     ``span`` (8192): items between two places that a checkpoint can go back to; a resume restores the node there and
     replays at most that many. Each node must keep its state in ``state_dict()`` and give the same items after a reset to
-    it. A node's own epochs (``reset(None)``) are the epochs of the run.
+    it; the first item is checked. A node's own epochs (``reset(None)``) are the epochs of the run. A node that draws by
+    rank, such as ``MultiNodeWeightedSampler``, must be given a rank that stays the same, or runs aren't elastic.
 
     Raises ``ConfigError`` for what isn't a ``BaseNode``, and for one node given twice.
     """
@@ -88,24 +120,38 @@ def from_node(*nodes: BaseNode[Any], span: int = 8192, name: str = "node") -> No
     return NodeSource(nodes, span, name)
 
 
-def _rewind(node: BaseNode[Any], token: str | None) -> None:
-    """Puts a node where a token says; see ``Source.next_epoch``."""
-    if token is None or not token.startswith(_AFTER):
-        node.reset(None if token is None else from_text(token))
-        return
-    node.reset(from_text(token[len(_AFTER) :]))
-    _pull(node, 1)
-    node.reset(None)
+class _Pull:
+    """Items of a node, up to a number, its end or an error. What came before an error is given first."""
+
+    def __init__(self, node: BaseNode[Any], most: int) -> None:
+        self._node, self._left = node, most
+        self.ended = False
+        self.error: Exception | None = None
+
+    def take(self, count: int) -> list[Any]:
+        items: list[Any] = []
+        while len(items) < min(count, self._left) and not self.ended and self.error is None:
+            try:
+                items.append(next(self._node))
+            except StopIteration:
+                self.ended = True
+            except Exception as error:  # noqa: BLE001 - raised when its turn comes
+                self.error = error
+        self._left -= len(items)
+        return items
 
 
-def _pull(node: BaseNode[Any], count: int) -> tuple[list[Any], bool]:
-    items = []
-    for _ in range(count):
-        try:
-            items.append(next(node))
-        except StopIteration:
-            return items, True
-    return items, False
+def _token(state: Any, head: list[Any], lane: int) -> str:
+    """A node's state as text, with a digest of the item that comes next."""
+    return to_text({"state": state, "first": content_digest(head[0]) if head else None}, lane)
+
+
+def _check_return(first: str | None, token: str, lane: int) -> None:
+    if first is not None and from_text(token)["first"] != first:
+        raise StateError(
+            f"the torchdata node of lane {lane} doesn't come back to its state: after reset(state) it gives another first "
+            "item than it did when the state was saved; give it a generator or a seed of its own, or check its state_dict()"
+        )
 
 
 def to_text(state: Any, lane: int) -> str:
@@ -130,13 +176,26 @@ def _marked(value: Any, lane: int) -> Any:
         return {"!tuple": [_marked(part, lane) for part in value]}
     if isinstance(value, bytes):
         return {"!bytes": base64.b64encode(value).decode()}
-    if isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
-        array = value.numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
-        mark = "!tensor" if isinstance(value, torch.Tensor) else "!array"
-        return {mark: [array.dtype.str, list(array.shape), base64.b64encode(array.tobytes()).decode()]}
+    if isinstance(value, np.generic) and isinstance(value.item(), (bool, int, float, str)):
+        return value.item()
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return _marked_array(value, lane)
     raise StateError(
         f"the state of the torchdata node of lane {lane} holds a {type(value).__name__}, which can't be saved"
     )
+
+
+def _marked_array(value: Any, lane: int) -> dict[str, Any]:
+    is_tensor = isinstance(value, torch.Tensor)
+    try:
+        array = value.detach().cpu().numpy() if is_tensor else value
+    except (TypeError, RuntimeError):
+        array = None
+    if array is None or array.dtype.kind not in "biufcSUmM":
+        kind = f"{type(value).__name__} of {value.dtype}" + (f", {value.layout}" if is_tensor else "")
+        raise StateError(f"the state of the torchdata node of lane {lane} holds a {kind}, which can't be saved")
+    said = [array.dtype.str, list(array.shape), base64.b64encode(array.tobytes()).decode()]
+    return {"!tensor" if is_tensor else "!array": said}
 
 
 def _unmarked(value: Any) -> Any:

@@ -1,9 +1,10 @@
 """The order of one dataset's rows in a pass, and which lane takes which of them.
 
-A pass of N rows is an order: position -> row. It is cut into r * L pieces of nearly equal length, L being the lanes and
-r = max(1, ceil(N / (L * S))) with S the wished rows a piece. In round z (pass z div r) lane l owns piece
-(z mod r) * L + p(l), where p is a permutation that the round's number names. So a lane's place in the dataset is a pure
-function of (lane, z), and the lanes keep step.
+A pass of N rows is an order: position -> row. It is cut into r rounds of nearly equal length, and a round into a piece
+for each of the L lanes, r = max(1, ceil(N / (L * S))) with S the wished rows a piece. Round z (of pass z div r) seldom
+divides evenly: some lanes get a row more. Those turns go round, in an order of the lanes that is drawn once an epoch, so that
+however often a dataset is gone through, the lanes have had equally much of it, to the row. Which place in the round each
+lane has is drawn anew every round. A lane's piece is a pure function of (lane, z).
 
     "windows"  units (row groups, runs of lines) are permuted, and rows are permuted inside windows of about w units.
                Windows divide a piece and never straddle two, so a unit is read by one lane, once a pass, but for the few
@@ -44,11 +45,32 @@ class Order:
 
     def piece(self, epoch: int, z: int, lane: int) -> tuple[int, int]:
         """The positions [start, stop) of its pass that a lane owns in round ``z`` of an epoch."""
-        place = lane
-        if self.shuffle != "none":
-            place = permute(draw(draw(self._keys["lanes"], epoch), z), self.lanes, lane)
-        index, pieces = z % self.rounds * self.lanes + place, self.rounds * self.lanes
-        return index * self.rows // pieces, (index + 1) * self.rows // pieces
+        round_ = z % self.rounds
+        low, high = round_ * self.rows // self.rounds, (round_ + 1) * self.rows // self.rounds
+        share, more = divmod(high - low, self.lanes)
+        shuffled = self.shuffle != "none"
+        in_epoch = draw(self._keys["lanes"], epoch)
+        seat = permute(in_epoch, self.lanes, lane) if shuffled else lane
+        turn = (seat - self._turns_before(z)) % self.lanes
+        here = draw(in_epoch, z)
+        if turn < more:
+            place = permute(draw(here, 0), more, turn) if shuffled else turn
+            start = low + place * (share + 1)
+            return start, start + share + 1
+        place = permute(draw(here, 1), self.lanes - more, turn - more) if shuffled else turn - more
+        start = low + more * (share + 1) + place * share
+        return start, start + share
+
+    def _turns_before(self, z: int) -> int:
+        """How many times a lane has had a row more than another, in all rounds before ``z``."""
+        passes, round_ = divmod(z, self.rounds)
+        return passes * self._turns_in(self.rounds) + self._turns_in(round_)
+
+    def _turns_in(self, rounds: int) -> int:
+        """The same for the first ``rounds`` rounds of a pass, which have m or m + 1 rows each."""
+        rows, m = rounds * self.rows // self.rounds, self.rows // self.rounds
+        longer = rows - rounds * m
+        return rows - self.lanes * ((rounds - longer) * (m // self.lanes) + longer * ((m + 1) // self.lanes))
 
     def phase(self, epoch: int, z: int, lane: int) -> int:
         """Where between two steps of the round's clock the lane draws its rows: 32 bits of a fraction in [0, 1)."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from zephon_nodes.errors import ConfigError
-from zephon_nodes.work.base import Chunk, WorkSource, check_at_least
+from zephon_nodes.work.base import Chunk, WorkSource, check_at_least, source_name
 from zephon_nodes.work.component import Component
 from zephon_nodes.work.lane_time import LaneTime, Segment, Stop, phased_time
 from zephon_nodes.work.mixture_spec import MixtureSpec
@@ -119,6 +119,8 @@ class StaticMixtureWorkSource(WorkSource):
         """The pointers of chunk ``index`` of a lane: about ``chunk_size`` of them, None after the end. Pure."""
         if not 0 <= lane < self.num_lanes:
             raise ConfigError(f"lane {lane} was asked of a source with num_lanes={self.num_lanes}")
+        if index < 0 or epoch < 0:
+            raise ConfigError(f"chunk {index} of epoch {epoch} was asked for; both count from 0")
         time = self.time(epoch)
         if time.chunks is not None and index >= time.chunks:
             return None
@@ -282,7 +284,9 @@ class StaticMixtureWorkSource(WorkSource):
     def _recipe(self, eras: int) -> dict[str, Any]:
         first, *rest = (self._era_recipe(era) for era in self._eras[:eras])
         return {
-            **super().recipe(),
+            "source": source_name(self),
+            "num_lanes": self.num_lanes,
+            "flush_every": self.flush_every,
             **first,
             "chunk_size": self.chunk_size,
             "seed": self.seed,
