@@ -108,9 +108,10 @@ def one_rank_fails():
 
 def save(folder):
     loader = shuffled().loader
-    given = [[loader.lane, digest(batch)] for batch in itertools.islice(loader, 3 * LANES // dist.get_world_size())]
+    batches = iter(loader)
+    given = [[loader.lane, digest(b)] for b in itertools.islice(batches, 3 * LANES // dist.get_world_size())]
     dcp.save({"data": loader}, checkpoint_id=folder / "checkpoint")
-    return given + [[loader.lane, digest(batch)] for batch in loader]
+    return given + [[loader.lane, digest(batch)] for batch in batches]
 
 
 def load(folder, as_stateful):

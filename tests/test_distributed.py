@@ -62,12 +62,11 @@ def test_dropping_ranks_stop_together_and_report_every_row_that_they_leave_out(f
     ranks_ = results(folder, "drop", 4)
     assert [len(rank["given"]) for rank in ranks_] == [2 * rounds] * 4
     given = [row for rank in ranks_ for batch in rank["given"] for row in batch["rows"]]
-    filtered = len(ranks.lane_rows(ranks.SHORT)[7:])
     assert len(set(given)) == len(given)
     left = " ".join(where for rank in ranks_ for where in rank["left"])
     unnamed = [row for row in set(range(ranks.ROWS)) - set(given) if f"row {row} of" not in left]
     assert not unnamed, "rows that neither came nor are named in a drop report"
-    assert sum(rank["count"] for rank in ranks_) == ranks.ROWS - len(given), f"({filtered} were filtered)"
+    assert sum(rank["count"] for rank in ranks_) == ranks.ROWS - len(given)
 
 
 def test_dropping_ranks_of_which_one_has_nothing_give_nothing_and_do_not_wait(folder):
@@ -116,8 +115,10 @@ def test_plain_dcp_moves_a_run_to_another_world(folder, world):
         assert got["lanes"] == sorted(f"lane_{lane}" for lane in mine)
         for lane in mine:
             rest = [d for number, d in got["rest"] if number == lane]
-            assert rest[: len(lanes[lane]) - 3] == lanes[lane][3:][: len(rest)]
-            assert abs(len(rest) - len(lanes[lane][3:])) <= 1, "only blanks at the end may differ"
+            assert len(lanes[lane]) > 4
+            assert rest[: len(lanes[lane]) - 3] == lanes[lane][3:]
+            if world > 1:
+                assert len(rest) == len(lanes[lane]) - 3
 
 
 def test_without_torch_distributed_there_is_one_rank():

@@ -28,7 +28,7 @@ def outputs(iterable, count=None):
     return [plain(output) for output in itertools.islice(iterable, count)]
 
 
-WHOLE = [[plain(batch) for batch in one] for one in [list(loader())]][0]
+WHOLE = [plain(batch) for batch in loader()]
 
 
 @pytest.mark.parametrize("options", RUNNERS)

@@ -52,6 +52,7 @@ class TokenizeChat(Node):
 
     kind = "tokenize_chat"
     takes = ("rows",)
+    tokenizes = True
 
     def __init__(  # noqa: PLR0913
         self,
