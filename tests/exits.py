@@ -112,10 +112,6 @@ def fork_whose_child_ends():
     fork(lambda iterator: None)
 
 
-def fork_whose_child_exits_at_once():
-    fork(lambda iterator: os._exit(0))
-
-
 def fork_whose_child_iterates_anew():
     fork(lambda iterator: sys.exit(0 if sum(len(batch) for batch in KEPT[0]) == 4000 else 9))
 

@@ -46,6 +46,11 @@ def spans(work: WorkSource, lane: int, epoch: int = 0) -> list[list[Any]]:
     return out
 
 
+def lane_rows(work: WorkSource, lane: int) -> list[Any]:
+    """The payloads of a lane."""
+    return [payload for span in spans(work, lane) for payload in span]
+
+
 def round_robin(lanes: Sequence[Sequence[Any]]) -> list[Any]:
     """The outputs of one rank with these lanes: each lane in turn, those that have ended passed over."""
     rounds = itertools.zip_longest(*lanes, fillvalue=round_robin)

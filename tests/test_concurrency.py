@@ -93,7 +93,7 @@ def test_threads_go_when_what_reads_is_forgotten(how):
     assert running()
     pipeline = iterator = None
     gc.collect()
-    assert not running()
+    assert not still_running()
 
 
 @pytest.mark.parametrize("how", ["node", "torchdata's Loader", "torchdata's Prefetcher"])
@@ -106,7 +106,7 @@ def test_threads_go_when_a_node_that_was_read_from_is_forgotten(how):
     assert running()
     node = iterator = None
     gc.collect()
-    left = running()
+    left = still_running()
     end_leaked_threads()
     assert not left
 

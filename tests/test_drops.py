@@ -60,7 +60,7 @@ def test_rows_left_out_behind_a_lanes_last_short_batch_are_counted_once():
     """The lane's last batch goes out when its end is known, so behind the drops; a state taken then has them already."""
 
     def make():
-        return Pipeline(Lanes([6, 12]), runner="inline").filter(lambda p: p["v"] not in (3, 4, 5)).batch(2)
+        return Pipeline(Lanes([6, 12], size=9), runner="inline").filter(lambda p: p["v"] not in (3, 4, 5)).batch(2)
 
     whole = make()
     run(whole)

@@ -46,7 +46,7 @@ def one_rank(lengths, at_end, agree, knows=0, given=None, ended=(), failing=None
             out.append(plain(turn))
         if isinstance(turn, LaneFailure):
             break
-    rest = [plain(output) for output in rounds.rest()] if at_end == "drop" and turn is None else []
+    rest = [plain(event) for event in rounds.rest() if isinstance(event, Output)] if turn is None else []
     return out, rest
 
 
@@ -142,7 +142,9 @@ def test_ranks_own_contiguous_blocks_that_cover_all_lanes_once():
     for lanes in range(1, 25):
         for world in legal_worlds(lanes):
             blocks = [list(owned_lanes(lanes, rank, world)) for rank in range(world)]
-            assert [lane for block in blocks for lane in block] == list(range(lanes)) and len({len(block) for block in blocks}) == 1
+            assert [lane for block in blocks for lane in block] == list(range(lanes)) and len(
+                {len(block) for block in blocks}
+            ) == 1
     assert legal_worlds(12) == [1, 2, 3, 4, 6, 12]
 
 

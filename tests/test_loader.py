@@ -108,7 +108,7 @@ def test_an_error_in_the_with_block_closes_the_loader_and_passes_through():
     live = loader(runner="thread")
     with pytest.raises(ZeroDivisionError), live:
         for _ in live:
-            1 / 0  # noqa: B018
+            1 / 0
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("zephon")]
     assert outputs(live, 1)
     live.close()

@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runs import run, source
 
-from zephon_nodes import ConfigError, Dataset, PackFlat, PackSequences, Pipeline, Read, RowError, StaticMixtureWorkSource
+from zephon_nodes import (
+    ConfigError,
+    Dataset,
+    PackFlat,
+    PackSequences,
+    Pipeline,
+    Read,
+    RowError,
+    StaticMixtureWorkSource,
+)
 from zephon_nodes.packing import ALGORITHMS
 
 KINDS = ["pack_flat", "pack_sequences"]

@@ -121,7 +121,13 @@ def test_a_resume_skips_pointers_unread_where_every_node_gives_one_for_one():
 
     assert unread(PIPE) and unread(PIPE.map(same)) and unread(PIPE.map(same).batch(2)) and unread(PIPE.take(2))
     assert unread(PIPE.map(same).decode_text().batch(2).take(3))
-    for pipeline in (PIPE.filter(same), PIPE.flat_map(same), PIPE.map_group(list, 2), PIPE.shuffle(2), PIPE.pack_flat(4)):
+    for pipeline in (
+        PIPE.filter(same),
+        PIPE.flat_map(same),
+        PIPE.map_group(list, 2),
+        PIPE.shuffle(2),
+        PIPE.pack_flat(4),
+    ):
         assert not unread(pipeline) and not unread(pipeline.batch(2))
     assert not unread(PIPE.map(same), "skip") and not unread(PIPE.map(same, on_error="skip"))
 

@@ -45,6 +45,10 @@ class Dataset:
     row, once a process. Pickles without what was opened.
 
     ``len(dataset)`` rows; ``dataset[i]`` and iteration read rows in file order, for looking at data, not for training.
+
+    >>> dataset = Dataset.from_rows("greetings", [{"text": "hello"}, {"text": "world"}])
+    >>> len(dataset), dataset[-1]
+    (2, {'text': 'world'})
     """
 
     def __init__(

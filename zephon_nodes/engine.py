@@ -274,6 +274,9 @@ class Engine:
             if failure:
                 return [failure]
         if old is not None and (isinstance(mark, End) or not hop.counts):
+            if hop.counts and mark.token is None:
+                # Behind a lane's last output nothing of its spans is left, drops included.
+                lane.span, lane.ordinal = lane.span + 1, 0
             new = _guarded(hop, (), old.flush)
             calls += lane.counted(new) if hop.counts else new
             old = None

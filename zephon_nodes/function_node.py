@@ -12,6 +12,7 @@ from zephon_nodes.errors import ConfigError
 from zephon_nodes.hashing import draw, key
 from zephon_nodes.node import Node, OnError, Setup
 from zephon_nodes.recipe import describe_function
+from zephon_nodes.work.base import check_seed
 
 
 class FunctionNode(Node):
@@ -36,6 +37,7 @@ class FunctionNode(Node):
         super().__init__(source, name=name, parallelism=parallelism, on_error=on_error)
         if not callable(function):
             raise ConfigError(f"{self.kind} needs a function of a payload, got {function!r}")
+        check_seed(seed)
         self.function, self.seed, self.version = function, seed, version
         self.wants_rng = wants_rng(function)
 
@@ -49,6 +51,15 @@ class FunctionNode(Node):
             return lambda payload, identity: function(payload)
         base = key("rng", setup.name, self.seed)
         return lambda payload, identity: function(payload, rng=generator(base, identity))
+
+
+def listed(kind: str, given: Any) -> list[Any]:
+    """What a function has given in place of a list. Raises ``TypeError`` for one payload, which would be taken apart."""
+    if isinstance(given, (dict, str, bytes)):
+        raise TypeError(
+            f"the function of {kind} must return a list of payloads or a generator, got a {type(given).__name__}"
+        )
+    return list(given)
 
 
 def wants_rng(function: Callable[..., Any]) -> bool:

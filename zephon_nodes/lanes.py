@@ -83,16 +83,15 @@ class Rounds:
             self.given[event.lane] += 1
         return event
 
-    def rest(self) -> Iterator[Output]:
-        """The outputs that no round had room for, once ``next`` has said None under at_end="drop"."""
+    def rest(self) -> Iterator[Output | LaneEnd]:
+        """The ends that haven't come to light once ``next`` has said None, and outputs that no full round had room for."""
         while len(self.ended) < len(self.given):
             event = self._ahead.popleft() if self._ahead else self._get()
+            if isinstance(event, LaneFailure):
+                return
             if isinstance(event, LaneEnd):
                 self.ended.add(event.lane)
-            elif isinstance(event, LaneFailure):
-                return
-            else:
-                yield event
+            yield event
 
     def _pull(self) -> Event:
         event = self._get()

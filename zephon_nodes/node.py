@@ -47,7 +47,10 @@ class Setup(NamedTuple):
 
     def failed(self, origins: tuple[Pointer, ...], error: BaseException) -> Drop | Failure:
         """What becomes of a record that ``error`` happened to, by the policy."""
-        reason = f"{type(error).__name__}: {error}"
+        try:
+            reason = f"{type(error).__name__}: {error}"
+        except Exception:  # noqa: BLE001 - its own __str__ fails; the traceback of the cause still tells
+            reason = type(error).__name__
         if self.on_error == "skip":
             return Drop(self.name, reason, origins, failed=True)
         where = self.source.locate(origins)

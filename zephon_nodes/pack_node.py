@@ -85,7 +85,7 @@ class PackNode(Node):
         """Records share sequences with those of the same group only."""
         if self.homogeneity == "none":
             return ""
-        return "+".join(sorted({self._groups.get(at.dataset, at.dataset) for at in record.origins}))
+        return "+".join(sorted({self._groups.get(at.dataset, f"\0{at.dataset}") for at in record.origins}))
 
     def length(self, payload: Any) -> int:
         return token_count(payload)

@@ -67,6 +67,7 @@ class Pipeline:
             self.node = Read(from_node(source))
         else:
             raise ConfigError(f"Pipeline needs a WorkSource or a node, got {type(source).__name__}")
+        Options(**options)  # what can't work is refused here, and not at the first iteration
         self._options = options
         self._loader: Loader | None = None
 

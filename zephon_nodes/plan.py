@@ -153,9 +153,11 @@ def _add(hops: list[Hop], node: Node, setup: Setup, parallelism: int) -> None:
         return
     if worker is None:
         return
-    if own is not None and hops[-1].explicit and hops[-1].parallelism != own:
-        hops.append(Hop([], default if own is None else own, own is not None))
-    hop = hops[-1]
+    hop, wish = hops[-1], default if own is None else own
+    # What was given to the driver takes no neighbours along.
+    driven = own == 0 or (own is None and hop.explicit and hop.parallelism == 0)
+    if hop.parallelism != wish and (driven or (own is not None and hop.explicit)):
+        hops.append(hop := Hop([], wish, own is not None))
     hop.names.append(setup.name)
     if own is not None:
         hop.parallelism, hop.explicit = own, True

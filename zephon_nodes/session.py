@@ -245,18 +245,20 @@ class Session:
         failed = [drop for drop in drops if drop.failed]
         limit = self._options.max_errors
         have = sum(at.failed for at in self._lanes.values())
-        if limit is not None and have + len(failed) > limit:
-            raise too_many(failed[limit - have], limit, self._source.locate)
+        if limit is not None and failed and have + len(failed) > limit:
+            raise too_many(failed[max(0, limit - have)], limit, self._source.locate)
         self.drops.add(drops, self._source.locate)
         return len(failed)
 
     def _finish(self, rounds: Rounds) -> None:
-        """The end of an epoch: under at_end="drop", what no full round had room for is reported."""
+        """The end of an epoch: what lanes left out behind their last round, or had no room for in a full one, is reported."""
         self._read = True
-        if self._at_end == "drop":
-            for output in rounds.rest():
-                left = Drop(self.graph.names[-1], "at_end='drop': no full round", output.origins)
-                self.drops.add([*output.drops, left], self._source.locate)
+        for event in rounds.rest():
+            if isinstance(event, LaneEnd):
+                self._end_lane(event)
+                continue
+            left = [Drop(self.graph.names[-1], "at_end='drop': no full round", (at,)) for at in event.origins]
+            self.drops.add([*event.drops, *left], self._source.locate)
 
     def _ending(self) -> tuple[Agree, AtEnd]:
         """How ranks agree on the end of finite data, and what they do there."""

@@ -16,6 +16,12 @@ def skip_spans(state: Mapping[str, Any], spans: int = 1) -> dict[str, Any]:
     Nothing is produced for it, and it is the same whatever the number of ranks: apply it to the merged state, or to each
     rank's own. What was skipped stays in the state, and ``loader.drops`` tells it. 1 is the rest of the span that a lane
     is in. Raises ``StateError`` for a source that can't go to any place (``from_node``).
+
+    >>> graph = Pipeline(StaticMixtureWorkSource([rows], chunk_size=1, flush_every=2, shuffle="none"))
+    >>> first = next(iter(graph))
+    >>> graph.load_state_dict(skip_spans(graph.state_dict()))
+    >>> [row["text"] for row in graph]
+    ['three of them', 'and the last one']
     """
     check_shape(state)
     if isinstance(spans, bool) or not isinstance(spans, int) or spans < 1:

@@ -176,6 +176,11 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
     Raises ``StateError`` if they are of different epochs, recipes or worlds, if ranks stopped after different numbers of
     rounds, or if two of them hold different things of one lane.
+
+    >>> source = StaticMixtureWorkSource([rows], num_lanes=2)
+    >>> states = [Pipeline(source, rank=rank, world_size=2).state_dict() for rank in (0, 1)]
+    >>> [key for key in merge_states(states) if key.startswith("lane_")]
+    ['lane_0', 'lane_1']
     """
     merged: dict[str, Any] = {}
     stopped: set[Fraction] = set()

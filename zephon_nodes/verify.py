@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.testing import Make, Round, run_rounds
+from zephon_nodes.work.base import check_at_least
 
 
 def global_digest(round_: Round) -> str:
@@ -23,10 +25,15 @@ def verify(make: Make, worlds: Sequence[int], steps: int, say: Callable[[str], A
     Each world runs without a stop, and then once more: half of the steps, a state through JSON, the other half on the
     next world size of the list.
     """
-    half = max(1, steps // 2)
+    check_at_least("steps", steps, 1)
     columns: dict[str, list[str]] = {}
     for world in worlds:
         columns[f"{world} ranks"] = [global_digest(round_) for round_ in run_rounds(make, world, steps)[0]]
+    steps = min(steps, *map(len, columns.values()))  # the data may end before: a resume would begin the next epoch
+    if steps == 0:
+        say("nothing to compare: the pipeline gives no batch")
+        return False
+    half = max(1, steps // 2)
     for world, other in zip(worlds, [*worlds[1:], worlds[0]], strict=True):
         first, state = run_rounds(make, world, half)
         rest = run_rounds(make, other, steps - half, state)[0] if steps > half else []
@@ -52,9 +59,11 @@ def load_function(path: str) -> Make:
     if spec is None or spec.loader is None:
         raise ConfigError(f"{file!r} isn't a Python file")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look there
     spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
-        there = sorted(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
+        mine = {key: value for key, value in vars(module).items() if getattr(value, "__module__", "") == spec.name}
+        there = sorted(key for key, value in mine.items() if callable(value) and not key.startswith("_"))
         raise ConfigError(f"{file!r} has no function {name!r}; it has {there}")
     return function  # type: ignore[no-any-return]

@@ -62,7 +62,9 @@ def pointers() -> None:
                 count += len(source.chunk(0, index * 7))
             costs.setdefault(lanes, []).append((time.perf_counter() - begin) / count * 1e6)
     one, many = (statistics.median(costs[lanes]) for lanes in (1, 512))
-    print(f"pointers: {one:.2f} us with 1 lane, {many:.2f} us with 512, ratio {many / one:.2f} (10**9 rows, 4096 shards)")
+    print(
+        f"pointers: {one:.2f} us with 1 lane, {many:.2f} us with 512, ratio {many / one:.2f} (10**9 rows, 4096 shards)"
+    )
     begin = time.perf_counter()
     source = StaticMixtureWorkSource([invented(1, 10**12)], None, 8, shuffle="global")
     source.chunk(3, 10**8)
@@ -104,8 +106,10 @@ def decoding(folder: Path) -> None:
                 got = [p["row"] for p in Loader(Read(source), rank=rank, world_size=world, runner="inline")]
                 counts.append(len(read))
                 order += got
-            print(f"decoding: {world} ranks decoded {sum(counts)} row groups of {files * groups} "
-                  f"({sum(counts) / (files * groups):.3f}), a rank at most {max(counts) / (files * groups) * world:.2f} of its share")
+            print(
+                f"decoding: {world} ranks decoded {sum(counts)} row groups of {files * groups} "
+                f"({sum(counts) / (files * groups):.3f}), a rank at most {max(counts) / (files * groups) * world:.2f} of its share"
+            )
             assert sorted(order) == list(range(files * groups * rows))
     finally:
         ParquetShard.read = real
@@ -114,8 +118,10 @@ def decoding(folder: Path) -> None:
         order = np.array([p["row"] for p in Loader(Read(source), runner="inline")])
         moved = np.abs(order - np.arange(len(order))).mean() / len(order)
         near = (order[1:] // rows == order[:-1] // rows).mean()
-        print(f"shuffle:  {shuffle:8s} mean rank displacement {moved:.3f} of the rows (1/3 is random), "
-              f"neighbours from one row group {near:.3f}")
+        print(
+            f"shuffle:  {shuffle:8s} mean rank displacement {moved:.3f} of the rows (1/3 is random), "
+            f"neighbours from one row group {near:.3f}"
+        )
 
 
 if __name__ == "__main__":

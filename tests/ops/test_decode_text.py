@@ -28,7 +28,9 @@ def test_text_that_is_text_already_and_other_fields_are_left_alone():
     ]
 
 
-@pytest.mark.parametrize("value", [b"ab", bytearray(b"ab"), memoryview(b"ab")], ids=["bytes", "bytearray", "memoryview"])
+@pytest.mark.parametrize(
+    "value", [b"ab", bytearray(b"ab"), memoryview(b"ab")], ids=["bytes", "bytearray", "memoryview"]
+)
 def test_all_kinds_of_bytes_are_decoded(value):
     out = run(Pipeline(source(1)).map(lambda p: {"text": value}).decode_text())[0]
     assert out == [{"text": "ab"}]

@@ -21,9 +21,7 @@ def lazily(payload, n):
     yield from times(payload, n)
 
 
-@given(
-    st.integers(1, 50), st.integers(1, 6), st.sampled_from([1, 3]), st.booleans(), st.sampled_from([times, lazily])
-)
+@given(st.integers(1, 50), st.integers(1, 6), st.sampled_from([1, 3]), st.booleans(), st.sampled_from([times, lazily]))
 def test_the_parts_of_each_record_follow_one_another_in_its_place(rows, n, lanes, threads, function):
     work = source(rows, lanes)
     pipeline = Pipeline(work, **RUNNERS[threads]).flat_map(functools.partial(function, n=n))

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runs import Lanes, chained, resumed, round_robin, run, source, spans, take
+from runs import Lanes, chained, lane_rows, resumed, round_robin, run, source, take
 
 from zephon_nodes import ConfigError, Loader, Pipeline, Read, Take
 from zephon_nodes.testing import assert_any_schedule, assert_any_world, run_rounds
@@ -20,7 +20,7 @@ RUNNERS = [{"runner": "inline"}, {"runner": "thread", "parallelism": 2, "prefetc
 )
 def test_the_first_rounds_of_each_lane_come_and_no_more(lengths, rounds, batch, threads, at_end):
     work = Lanes(lengths)
-    lanes = [sum(spans(work, lane), []) for lane in range(len(lengths))]
+    lanes = [lane_rows(work, lane) for lane in range(len(lengths))]
     if batch is not None:
         lanes = [[rows[i : i + batch] for i in range(0, len(rows), batch)] for rows in lanes]
     most = min([rounds, *map(len, lanes)]) if at_end == "drop" else rounds
@@ -29,9 +29,7 @@ def test_the_first_rounds_of_each_lane_come_and_no_more(lengths, rounds, batch, 
     assert run(pipeline) == (round_robin([outputs[:most] for outputs in lanes]), None)
 
 
-@given(
-    lengths=st.lists(st.integers(0, 20), min_size=1, max_size=4), rounds=st.integers(1, 12), threads=st.booleans()
-)
+@given(lengths=st.lists(st.integers(0, 20), min_size=1, max_size=4), rounds=st.integers(1, 12), threads=st.booleans())
 def test_padding_goes_on_to_the_longest_lane_but_not_over_the_rounds_taken(lengths, rounds, threads):
     pipeline = Pipeline(Lanes(lengths), at_end="pad", **RUNNERS[threads]).batch(2).take(rounds)
     outputs = run(pipeline)[0]

@@ -143,12 +143,14 @@ def test_the_environment_is_left_alone(monkeypatch):
 
 
 def test_a_tokenizer_is_asked_for_in_words_when_there_is_none_or_two():
-    for given in ({}, {"tokenizer": train_tokenizer(), "tokenizer_id": "gpt2"}):
+    for settings in ({}, {"tokenizer": train_tokenizer(), "tokenizer_id": "gpt2"}):
         with pytest.raises(ConfigError, match=r"tokenizer=.*tokenizer_id="):
-            Tokenize(Read(source()), **given)
+            Tokenize(Read(source()), **settings)
 
 
-@pytest.mark.parametrize("wrong", [{"max_length": 0}, {"max_length": 2}, {"long": "split"}, {"eos": "<nope>"}, {"bos": 10**6}])
+@pytest.mark.parametrize(
+    "wrong", [{"max_length": 0}, {"max_length": 2}, {"long": "split"}, {"eos": "<nope>"}, {"bos": 10**6}]
+)
 def test_settings_that_do_not_fit_the_tokenizer_are_refused_at_construction(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         tokenized([{"text": "a"}], **wrong)

@@ -25,6 +25,7 @@ class MemoryFormat:
 
     def __init__(self, rows: Iterable[Any]) -> None:
         self.rows = list(rows)
+        self._digest = ""
 
     def open(self, file: StoredFile, columns: Sequence[str] | None) -> Shard:
         """The shard of the rows; ``file`` is only a name, and columns can't be chosen."""
@@ -32,7 +33,8 @@ class MemoryFormat:
 
     def digest(self) -> str:
         """SHA-256 of the content, in hex. See ``content_digest``."""
-        return content_digest(self.rows)
+        self._digest = self._digest or content_digest(self.rows)
+        return self._digest
 
 
 class MemoryShard(Shard):

@@ -50,10 +50,8 @@ class DecodeText(Node):
 
     def worker(self, setup: Setup) -> Callable[[Any], list[Any]]:
         def decoded(record: Record) -> list[Record]:
-            payload = dict(record.payload)
-            for field in self.fields:
-                payload[field] = self._text(payload, field)
-            return [record.replaced(payload)]
+            texts = {field: self._text(record.payload, field) for field in self.fields}
+            return [record.replaced({**record.payload, **texts})]
 
         return each_record(setup, decoded)
 

@@ -29,6 +29,13 @@ class EnsureMixture(Node):
     run. ``strict`` (False): True drops what is too much, counted in the drop report, rather than send it on out of turn.
 
     Raises ``ConfigError`` if neither the source nor ``mixture`` says what is wanted.
+
+    >>> ones = Dataset.from_rows("ones", [{"v": 1}] * 8)
+    >>> twos = Dataset.from_rows("twos", [{"v": 2}] * 8)
+    >>> half = {"ones": 1, "twos": 1}
+    >>> graph = Pipeline(StaticMixtureWorkSource([ones, twos], half)).filter(lambda row: True).ensure_mixture(4)
+    >>> [row["v"] for row in graph][:6]
+    [1, 2, 1, 2, 1, 2]
     """
 
     kind = "ensure_mixture"

@@ -26,6 +26,11 @@ class FillInTheMiddle(Node):
     the three marks. Draws depend on (name, ``seed``, record) alone. Documents of less than 3 free tokens are left alone.
 
     Raises ``ConfigError`` for rates outside [0, 1].
+
+    >>> graph = Pipeline(StaticMixtureWorkSource([rows], shuffle="none"))
+    >>> graph = graph.fill_in_the_middle(97, 98, 99, rate=1, suffix_first=0, keep=(0, 0))
+    >>> [len(row["input_ids"]) for row in graph]
+    [1, 2, 6, 7]
     """
 
     kind = "fill_in_the_middle"

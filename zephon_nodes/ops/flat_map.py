@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from zephon_nodes.function_node import FunctionNode
+from zephon_nodes.function_node import FunctionNode, listed
 from zephon_nodes.node import Setup, each_record
 from zephon_nodes.stream import Drop, Item, Record
 
@@ -23,7 +23,10 @@ class FlatMap(FunctionNode):
         call = self.caller(setup)
 
         def parts(record: Record) -> list[Item]:
-            children = [record.child(part, i) for i, part in enumerate(call(record.payload, record.identity))]
+            children = [
+                record.child(part, i)
+                for i, part in enumerate(listed(setup.name, call(record.payload, record.identity)))
+            ]
             return [*children] or [Drop(setup.name, "gave nothing", record.origins)]
 
         return each_record(setup, parts)

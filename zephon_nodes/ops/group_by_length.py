@@ -20,6 +20,10 @@ class GroupByLength(Node):
     ``window`` (1024): records a lane; larger pads less and holds more. ``run`` (32): at least the microbatch size is right;
     longer pads less, shorter mixes better. A span's end closes the window. ``seed`` (0): as in ``Shuffle``.
     Put it before ``Batch``; with ``Batch(max_tokens=...)`` short records make large batches.
+
+    >>> graph = Pipeline(StaticMixtureWorkSource([rows])).group_by_length(window=4, run=4)
+    >>> [len(row["input_ids"]) for row in graph]
+    [1, 2, 3, 4]
     """
 
     kind = "group_by_length"

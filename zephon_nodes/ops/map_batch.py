@@ -16,6 +16,10 @@ class MapBatch(FunctionNode):
     None leaves the batch out; its rows stand in the drop report as "left out". Blank batches at the end of data
     (at_end="pad") go through the function as well. See ``FunctionNode`` for ``rng``, ``seed`` and ``version``. Raises as
     ``Map`` does.
+
+    >>> graph = Pipeline(StaticMixtureWorkSource([rows])).batch(2).map_batch(lambda batch: batch.to_training())
+    >>> sorted(next(iter(graph)))
+    ['input_ids', 'labels', 'position_ids']
     """
 
     kind = "map_batch"

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from zephon_nodes.accumulator import Accumulator, Grouping, Place
-from zephon_nodes.function_node import FunctionNode
+from zephon_nodes.function_node import FunctionNode, listed
 from zephon_nodes.node import Node, OnError, Setup
-from zephon_nodes.stream import Item, Record, merged
+from zephon_nodes.stream import Drop, Item, Record, merged
 from zephon_nodes.work.base import check_at_least
 
 
@@ -54,11 +54,12 @@ class MapGroup(FunctionNode):
         def mapped(records: list[Record]) -> list[Item]:
             try:
                 whole = merged(None, records)
-                payloads = list(call([record.payload for record in records], whole.identity))
+                payloads = listed(setup.name, call([record.payload for record in records], whole.identity))
             except Exception as error:  # noqa: BLE001 - user code: raised with its place, or dropped and counted
                 return [setup.failed(tuple(origin for record in records for origin in record.origins), error)]
             if len(payloads) == len(records):
                 return [record.replaced(payload) for record, payload in zip(records, payloads, strict=True)]
-            return [whole.child(payload, i) for i, payload in enumerate(payloads)]
+            out: list[Item] = [whole.child(payload, i) for i, payload in enumerate(payloads)]
+            return out or [Drop(setup.name, "gave nothing", whole.origins)]
 
         return mapped

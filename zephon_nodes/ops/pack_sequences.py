@@ -66,7 +66,10 @@ class PackSequences(PackNode):
         return super().settings() | ({"length_fn": describe_function(self.length_fn)} if self.length_fn else {})
 
     def length(self, payload: Any) -> int:
-        return super().length(payload) if self.length_fn is None else int(self.length_fn(payload))
+        length = super().length(payload) if self.length_fn is None else int(self.length_fn(payload))
+        if length < 0:
+            raise ValueError(f"length_fn gave {length}; a length is at least 0")
+        return length
 
     def blank_record(self) -> Any:
         return {"sequences": [], "target_length": self.max_length}

@@ -9,7 +9,7 @@ from zephon_nodes.accumulator import Accumulator, Place
 from zephon_nodes.hashing import draw, key
 from zephon_nodes.node import Node
 from zephon_nodes.stream import Record
-from zephon_nodes.work.base import check_at_least
+from zephon_nodes.work.base import check_at_least, check_seed
 
 
 class Shuffle(Node):
@@ -27,6 +27,7 @@ class Shuffle(Node):
     def __init__(self, source: Node, buffer_size: int = 1024, seed: int = 0, *, name: str | None = None) -> None:
         super().__init__(source, name=name)
         check_at_least("buffer_size", buffer_size, 1)
+        check_seed(seed)
         self.buffer_size, self.seed = buffer_size, seed
 
     def settings(self) -> dict[str, Any]:

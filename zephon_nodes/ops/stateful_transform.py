@@ -109,7 +109,12 @@ class _Stateful(Accumulator):
     def push(self, record: Record) -> Iterable[Item]:
         self._held[id(record.payload)] = record
         self._since.append(record)
-        return self._records(self._transform.push(record.payload))
+        try:
+            return self._records(self._transform.push(record.payload))
+        except Exception:
+            self._held.pop(id(record.payload), None)  # the policy accounts for it
+            self._since = [other for other in self._since if other is not record]
+            raise
 
     def flush(self) -> Iterable[Item]:
         flush = getattr(self._transform, "flush", None)

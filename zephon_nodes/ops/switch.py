@@ -26,6 +26,14 @@ class Switch(Node):
                default=lambda node: node)
 
     Raises ``ConfigError`` for branches that hold records, that end in different kinds, or that are missing.
+
+    >>> graph = Pipeline(StaticMixtureWorkSource([rows], shuffle="none")).switch(
+    ...     {1: lambda node: Map(node, lambda row: "short")},
+    ...     by=lambda row: len(row["input_ids"]),
+    ...     default=lambda node: Map(node, lambda row: row["text"]),
+    ... )
+    >>> list(graph)
+    ['short', 'two words', 'three of them', 'and the last one']
     """
 
     kind = "switch"

@@ -254,6 +254,12 @@ def pointer(dataset: Dataset, row: int, pass_: int = 0) -> Pointer:
     return Pointer(dataset.name, shard, row - int(starts[shard]), operator.index(pass_))
 
 
+def check_seed(seed: Any) -> None:
+    """Raises ``ConfigError`` unless ``seed`` is an int."""
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ConfigError(f"seed must be an integer, got {seed!r}")
+
+
 def check_at_least(name: str, value: Any, least: int) -> None:
     """Raises ``ConfigError`` unless ``value`` is an int of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:

@@ -66,6 +66,10 @@ class Concat(_Combined):
     many chunks (``WorkSource.chunks``), as a ``StaticMixtureWorkSource`` does. Each part begins a span of its own.
 
     Raises ``ConfigError`` for parts that don't fit together or don't end.
+
+    >>> first, second = (StaticMixtureWorkSource([rows], shuffle="none", passes=n) for n in (1, 2))
+    >>> len(list(Pipeline(Concat([first, second]))))
+    12
     """
 
     def __init__(self, parts: Sequence[WorkSource]) -> None:
@@ -125,6 +129,10 @@ class Mix(_Combined):
 
     Raises ``ConfigError`` for parts that don't fit together and weights that aren't positive. For datasets in nested
     proportions a ``StaticMixtureWorkSource`` with a nested mixture does without: {"web": (0.7, {"wiki": 1, "blogs": 2})}.
+
+    >>> one, other = (StaticMixtureWorkSource([rows], shuffle="none") for _ in range(2))
+    >>> [row["text"] for row in Pipeline(Mix([(one, 1), (other, 1)]))][:4]
+    ['one', 'one', 'two words', 'two words']
     """
 
     def __init__(self, parts: Sequence[tuple[WorkSource, float | str | Fraction]]) -> None:

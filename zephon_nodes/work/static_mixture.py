@@ -64,6 +64,12 @@ class StaticMixtureWorkSource(WorkSource):
 
     Raises ``ConfigError`` for unknown or missing names, weights that aren't positive, a dataset without rows, and windows
     that can't fit ``window_bytes``. Construction opens the datasets to count their rows.
+
+    >>> source = StaticMixtureWorkSource([rows], num_lanes=2, shuffle="none")
+    >>> [at.row for at in source.chunk(lane=0, index=0)], [at.row for at in source.chunk(lane=1, index=0)]
+    ([0, 1], [2, 3])
+    >>> source.chunk(lane=0, index=1) is None
+    True
     """
 
     mixes = True

@@ -27,6 +27,10 @@ class TokenEstimation:
     a dataset. ``most_rows`` (8192): rows sampled of a dataset at most; a smaller dataset is measured whole, without error.
 
     Raises ``ConfigError`` for numbers that aren't positive and files that aren't such dicts.
+
+    >>> source = StaticMixtureWorkSource([rows], {"demo": 1}, token_estimation=TokenEstimation({"demo": 2.5}))
+    >>> source.tokens_per_row["demo"]
+    Fraction(5, 2)
     """
 
     def __init__(
