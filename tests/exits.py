@@ -6,6 +6,7 @@ child goes on as the main program, with its own stderr, and ends as it likes. Th
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import gc
 import itertools
@@ -142,7 +143,8 @@ def wait_once(event, payload):
 def computes_in_the_loop():
     for _ in graph():
         ready()
-        time.sleep(LIMIT)
+        for _ in range(100 * LIMIT):  # in pieces: a signal just before a system call doesn't interrupt it
+            time.sleep(0.01)
 
 
 def map_function_sleeps():
@@ -181,10 +183,10 @@ def parent(jobs):
             if pid == 0:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 os.dup2(stderr.fileno(), 2)
+                faulthandler.dump_traceback_later(LIMIT - 3)  # a program that hangs says where
                 return name
             if signal_name:
                 select.select([READY], [], [], LIMIT)
-                os.read(READY, 1)
                 os.kill(pid, getattr(signal, signal_name))
             code = wait(pid)
             while select.select([READY], [], [], 0)[0]:

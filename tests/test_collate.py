@@ -5,6 +5,7 @@ import torch
 from zephon_nodes import training
 from zephon_nodes.collate import assembled_row, converted, payload_field, renamed, stacked
 from zephon_nodes.errors import ConfigError
+from zephon_nodes.microbatch import Microbatch
 
 PACKED = training.assemble([np.arange(2), np.arange(3)], 6, 0)
 
@@ -40,7 +41,7 @@ def test_the_next_token_counts_only_for_a_row_that_was_packed():
         ({"input_ids": [[1, 2]]}, r"shape \(1, 2\): 1-D ints"),
         ({"input_ids": [0.5]}, "float64"),
         ({"input_ids": [1, 2], "loss_mask": [1]}, r"2 input_ids, but a loss_mask of shape \(1,\)"),
-        ({"input_ids": [1], "document_ids": [0]}, "no position_ids, padding_length, next_id"),
+        ({"document_ids": [0]}, "document_ids, but no input_ids"),
         ({**PACKED, "loss_mask": [1]}, r"differ in length: .*'loss_mask': 1"),
         ({**PACKED, "input_ids": [1]}, "differ in length: {'input_ids': 1"),
         ({"sequences": [{"input_ids": [1, 2, 3]}], "target_length": 2}, "2 tokens was asked for, but its parts have 3"),
@@ -143,3 +144,11 @@ def test_conversion_leaves_other_values_alone():
     assert converted(words, "torch") is words and converted(3, "numpy") == 3
     assert isinstance(converted(np.zeros(1), "torch"), torch.Tensor)
     assert isinstance(converted(torch.zeros(1), "numpy"), np.ndarray)
+
+
+def test_rows_that_were_packed_and_stored_need_only_document_ids():
+    stored = {"input_ids": [5, 6, 7, 8, 0, 0], "document_ids": [0, 0, 1, 1, -1, -1]}
+    arrays = Microbatch([stored], [()], 0, {}).to_training(["padding_mask"], backend="numpy")
+    assert arrays["position_ids"].tolist() == [[0, 1, 0, 1, 0, 1]]
+    assert arrays["labels"].tolist() == [[6, -100, 8, -100, -100, -100]]
+    assert arrays["padding_mask"].tolist() == [[False] * 4 + [True] * 2]

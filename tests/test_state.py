@@ -232,7 +232,7 @@ def test_a_state_of_one_rank_of_several_says_to_merge():
     )
 )
 def test_a_lane_is_one_plain_list_that_reads_back(at):
-    leaf = at.leaf()
+    leaf = at.leaf(at.level)
     assert LaneState.of("lane_0", json.loads(json.dumps(leaf))) == LaneState.of("lane_0", tuple(leaf)) == at
 
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zephon_nodes.stream import Record
+from zephon_nodes.stream import Pointer, Record
 
 if TYPE_CHECKING:
     from zephon_nodes.work.base import Source
@@ -48,6 +48,10 @@ class Accumulator(ABC):
     @abstractmethod
     def flush(self) -> Iterable[Any]:
         """The calls made of all that is held. Nothing is pushed after it."""
+
+    def held(self) -> list[tuple[Pointer, ...]]:
+        """The origins of what is held, for the report when ``flush`` raises. May be left as it is."""
+        return []
 
 
 class Grouping(Accumulator):

@@ -23,6 +23,10 @@ _PACKED = ("input_ids", "position_ids", "document_ids", "padding_length", "next_
 _ALIGNED = ("input_ids", "position_ids", "document_ids", "loss_mask")
 
 
+class BlankRow(dict[str, Any]):
+    """A row without content, there so that ranks stay in step. It has no fields but those of tokens."""
+
+
 def assembled_row(payload: Any, index: int, pad_token_id: int) -> Mapping[str, Any]:
     """Row ``index`` as ``training.assemble`` gives it, with a ``loss_mask`` (S,) if it has one.
 
@@ -45,7 +49,8 @@ def payload_field(payloads: Sequence[Mapping[str, Any]], name: str) -> Any:
     Rows packed apart give the field of their own, else a list with that of each sequence. Raises ``ConfigError`` if a
     row lacks it, or if the name is one that ``to_training`` makes.
     """
-    have = [_field_names(payload) for payload in payloads]
+    real = [payload for payload in payloads if not isinstance(payload, BlankRow)]
+    have = [_field_names(payload) for payload in real]
     lacking = [index for index, names in enumerate(have) if name not in names]
     if lacking or name in _NOT_FIELDS:
         common = set.intersection(*have) - _NOT_FIELDS if have else set()
@@ -54,8 +59,18 @@ def payload_field(payloads: Sequence[Mapping[str, Any]], name: str) -> Any:
             f"to_training: extra={name!r}: {reason}. Always given: {', '.join(ALWAYS)}. To ask for: {', '.join(DERIVED)} "
             f"(cu_seqlens brings max_seqlen), and fields that all rows have: {_listed(common)}"
         )
-    values = [one[name] if name in one else [part[name] for part in one["sequences"]] for one in payloads]
-    return stacked(values) if all(name in one for one in payloads) else values
+    values = [one[name] if name in one else [part[name] for part in one["sequences"]] for one in real]
+    if len(real) < len(payloads):
+        values = _with_blanks(name, payloads, values)
+    return stacked(values) if all(name in one for one in real) else values
+
+
+def _with_blanks(name: str, payloads: Sequence[Mapping[str, Any]], values: list[Any]) -> list[Any]:
+    """Values of all rows: zeros like the first real one in the place of blank rows, or their own; plain 0 where all are."""
+    array = _numeric(values[0]) if values else np.zeros((), np.int64)
+    like = None if array is None else np.zeros_like(array)
+    rest = iter(values)
+    return [payload.get(name, like) if isinstance(payload, BlankRow) else next(rest) for payload in payloads]
 
 
 def stacked(values: list[Any]) -> Any:

@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from zephon_nodes.engine import Engine, Event, Output, Submit
-from zephon_nodes.errors import ClosedError, RowError, ZephonError
+from zephon_nodes.errors import ClosedError, named
 from zephon_nodes.plan import Hop, Plan
 from zephon_nodes.stream import Failure, Item
 
@@ -54,13 +54,8 @@ class WorkTask:
     def run(self) -> None:
         try:
             self.items = self.hop.run(self.calls)
-        except ZephonError as error:
-            self.items = [Failure(error)]
         except Exception as error:  # noqa: BLE001 - the trainer sees it, when its turn comes; never a bare StopIteration
-            node = "+".join(self.hop.names)
-            named = RowError(f"{node} failed: {type(error).__name__}: {error}", node=node)
-            named.__cause__ = error
-            self.items = [Failure(named)]
+            self.items = [Failure(named(error, "+".join(self.hop.names)))]
         self.calls = []
 
 

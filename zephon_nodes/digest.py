@@ -20,7 +20,7 @@ def content_digest(value: Any) -> str:
     """SHA-256 in hex of a value's content, the same in every process and on every machine.
 
     Covers dict (in any order of keys), list, tuple, set, str, bytes, numbers, None, numpy arrays and what turns into
-    one (tensors, images), dates, times and decimals. Of other objects only the name of the type counts.
+    one (tensors, images), dates, times and decimals. Of other objects the type's name and the attributes count.
     """
     digest = hashlib.sha256()
     for part in _canonical(value):
@@ -64,6 +64,7 @@ def _array(value: Any) -> Iterator[bytes]:
     array = _as_array(value)
     if array is None:
         yield from (b"object", f"{type(value).__module__}.{type(value).__qualname__}".encode())
+        yield from _canonical(getattr(value, "__dict__", None))
     elif array.dtype == object:
         yield from (b"array", str(array.shape).encode())
         yield from _canonical(array.ravel().tolist())

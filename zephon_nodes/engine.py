@@ -21,8 +21,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from zephon_nodes.accumulator import Accumulator, Before, Place
-from zephon_nodes.errors import StateError
+from zephon_nodes.accumulator import Accumulator, Before, Grouping, Place
+from zephon_nodes.errors import StateError, named
 from zephon_nodes.plan import Counted, Hop, Plan
 from zephon_nodes.stream import Cut, Drop, End, Failure, Flush, Item, Pointer, Record
 
@@ -248,7 +248,7 @@ class Engine:
             if not isinstance(item, Record):
                 calls.append(item)
                 continue
-            new = _guarded(hop, item.origins, accumulator.push, item)
+            new = _guarded(hop, [item.origins], accumulator.push, item)
             calls += lane.counted(new) if hop.counts else new
         return calls
 
@@ -277,12 +277,16 @@ class Engine:
             if hop.counts and mark.token is None:
                 # Behind a lane's last output nothing of its spans is left, drops included.
                 lane.span, lane.ordinal = lane.span + 1, 0
-            new = _guarded(hop, (), old.flush)
+            new = _guarded(hop, old.held(), old.flush)
             calls += lane.counted(new) if hop.counts else new
             old = None
         if old is None and isinstance(mark, Flush) and hop.accumulator:
             place = Place(hop.names[0], lane.lane, mark.span, self._epoch, self._plan.source, self._limits.fill_last)
-            lane.accumulators[i] = hop.accumulator(place)
+            try:
+                lane.accumulators[i] = hop.accumulator(place)
+            except Exception as error:  # noqa: BLE001 - user code: a factory
+                calls.append(Failure(named(error, place.node, "could not be set up")))
+                lane.accumulators[i] = Grouping(1)
         return calls
 
     # the tail
@@ -346,9 +350,15 @@ class _Done:
         self.items = items
 
 
-def _guarded(hop: Hop, origins: tuple[Pointer, ...], step: Callable[..., Iterable[Any]], *record: Record) -> list[Any]:
-    """The calls of an accumulator's step; if it raises, what the node's policy makes of the record."""
+def _guarded(
+    hop: Hop, origins: list[tuple[Pointer, ...]], step: Callable[..., Iterable[Any]], *record: Record
+) -> list[Any]:
+    """The calls of an accumulator's step; if it raises, what the node's policy makes of each of ``origins``."""
     try:
         return list(step(*record))
     except Exception as error:  # noqa: BLE001 - user code: raised with its place, or dropped and counted
-        return [hop.failed(origins, error) if hop.failed else Failure(error)]
+        if hop.failed is None:
+            return [Failure(error)]
+        items = [hop.failed(each, error) for each in origins or [()]]
+        failures = [item for item in items if isinstance(item, Failure)]
+        return [hop.failed(tuple(at for each in origins for at in each), error)] if failures else items

@@ -57,6 +57,15 @@ class ClosedError(ZephonError, RuntimeError):
     """Asked of a loader, an iterator or a pool that has been closed."""
 
 
+def named(error: BaseException, node: str, what: str = "failed") -> ZephonError:
+    """An error of this package as it is; any other as a ``RowError`` that says which node it came from."""
+    if isinstance(error, ZephonError):
+        return error
+    out = RowError(f"{node} {what}: {type(error).__name__}: {error}", node=node)
+    out.__cause__ = error
+    return out
+
+
 def _portable(cause: BaseException | None) -> BaseException | None:
     """A cause that can be pickled: itself, or its type and text."""
     if cause is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
 from zephon_nodes.accumulator import Accumulator, Place
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.hashing import child_identity, group_identity
@@ -87,8 +89,12 @@ class PackNode(Node):
             return ""
         return "+".join(sorted({self._groups.get(at.dataset, f"\0{at.dataset}") for at in record.origins}))
 
+    aligned: tuple[str, ...] = ()
+    """Fields that every document must have, as long as its ``input_ids``."""
+
     def length(self, payload: Any) -> int:
-        return token_count(payload)
+        """The length of a document. Raises ``ValueError`` saying why it can't be packed."""
+        return check_document(payload, self.aligned)
 
     def accumulator(self, place: Place) -> Accumulator:
         return _Packing(self, place.node)
@@ -116,6 +122,33 @@ class _Packing(Accumulator):
 
     def flush(self) -> Iterable[list[Part]]:
         return [parts for found in self._packers.values() for parts in found.flush()]
+
+
+def check_document(payload: Any, aligned: Sequence[str] = ()) -> int:
+    """The length of a document fit to be packed. Raises ``ValueError`` unless its ``input_ids`` are 1-D ints within int32,
+    and its ``loss_mask`` and the ``aligned`` fields as long."""
+    length = token_count(payload)
+    ids = payload["input_ids"]
+    if type(ids) is not np.ndarray or ids.ndim != 1 or ids.dtype != np.int32:
+        _check_ids(ids)
+    for field in (*aligned, *(("loss_mask",) if "loss_mask" in payload else ())):
+        if payload.get(field) is None:
+            raise ValueError(
+                f"field {field!r} is {'null' if field in payload else 'missing'}; it must go along with input_ids"
+            )
+        shape = np.shape(payload[field])
+        if not shape or shape[0] != length:
+            raise ValueError(f"field {field!r} has shape {shape}, but input_ids of its document has {length} tokens")
+    return length
+
+
+def _check_ids(ids: Any) -> None:
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(f"input_ids must be 1-D integers, got {array.dtype} of shape {array.shape}")
+    low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+    if low < -(2**31) or high >= 2**31:
+        raise ValueError(f"input_ids must fit into int32, got values from {low} to {high}")
 
 
 def token_count(payload: Any) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from zephon_nodes.concurrency import CLOSED, Driver, MakeEngine
 from zephon_nodes.distributed import from_rank_0, world_agreement
@@ -24,8 +24,18 @@ from zephon_nodes.options import Options
 from zephon_nodes.plan import Plan
 from zephon_nodes.skipping import jumped
 from zephon_nodes.state import LaneState, check_shape, read_state, write_state
-from zephon_nodes.stream import Drop
+from zephon_nodes.stream import Drop, Pointer
 from zephon_nodes.work.base import Source
+
+
+class _Books(NamedTuple):
+    """What has been returned: one value, so that a state that is read at any moment is whole."""
+
+    epoch: int
+    lanes: dict[int, LaneState]
+
+    def copied(self) -> _Books:
+        return _Books(self.epoch, {lane: replace(at) for lane, at in self.lanes.items()})
 
 
 class Session:
@@ -40,13 +50,13 @@ class Session:
         self._set_source(root.work_source)
         self.estimates: dict[str, Estimate] = {}
         self.drops = DropReport()
-        self.epoch, self.lane = 0, -1
-        self._lanes = {lane: LaneState() for lane in self._owned}
+        self.lane = -1
+        self._books = _Books(0, {lane: LaneState() for lane in self._owned})
         self._driver: Driver | None = None
         self._rounds: Rounds | None = None
         self._read = self._resumed = False
         self._over: BaseException | None = None
-        self._start = self._place()
+        self._start = self._books.copied()
 
     def _set_source(self, source: Source) -> None:
         self._source = source
@@ -64,8 +74,8 @@ class Session:
         epoch, lanes = read_state(state, self._owned, self._world, recipe, earlier)
         self.close()
         self._set_source(source)
-        self.epoch, self._lanes, self._read = epoch, lanes, False
-        self._start = self._place()
+        self._books, self._read = _Books(epoch, lanes), False
+        self._start = self._books.copied()
         self._resumed = any(at.rounds or at.ended for at in lanes.values())
         self.drops = DropReport()
         for lane, at in lanes.items():
@@ -78,12 +88,16 @@ class Session:
         if self._read:
             self._next_epoch()
         else:
-            self.epoch, lanes = self._start
-            self._lanes = {lane: replace(at) for lane, at in lanes.items()}
+            self._books = self._start.copied()
         self._over = None
 
-    def _place(self) -> tuple[int, dict[int, LaneState]]:
-        return self.epoch, {lane: replace(at) for lane, at in self._lanes.items()}
+    @property
+    def epoch(self) -> int:
+        return self._books.epoch
+
+    @property
+    def _lanes(self) -> dict[int, LaneState]:
+        return self._books.lanes
 
     def next(self) -> Any:
         """The next output. Raises StopIteration at the end of the epoch, and what went wrong, in its place."""
@@ -113,7 +127,7 @@ class Session:
             self.drops.skipped(lane, at.skips[-1])
         if not live:
             self.close()
-            self._start, self._read, self._resumed = self._place(), False, True
+            self._start, self._read, self._resumed = self._books.copied(), False, True
 
     def _throw_away(self, outputs: int) -> None:
         try:
@@ -134,15 +148,14 @@ class Session:
         if len(lanes) < len(moved):
             return False
         self._stop()
-        self._lanes = {lane: replace(at, rounds=at.rounds + rounds) for lane, at in lanes.items()}
+        self._books = _Books(self.epoch, {lane: replace(at, rounds=at.rounds + rounds) for lane, at in lanes.items()})
         return True
 
     def state(self) -> dict[str, Any]:
         """What has been returned so far; see ``state``. Microseconds, no lock."""
-        given = {at.rounds for at in self._lanes.values() if not at.ended or self._at_end == "pad"}
-        for at in self._lanes.values():
-            at.level = len(given) <= 1
-        return write_state(self.epoch, self._world, self.recipe, self._lanes)
+        epoch, lanes = self._books
+        given = {at.rounds for at in lanes.values() if not at.ended or self._at_end == "pad"}
+        return write_state(epoch, self._world, self.recipe, lanes, level=len(given) <= 1)
 
     def close(self) -> None:
         """Ends all threads. A ``next`` after it raises ``ClosedError`` until the session is restarted."""
@@ -181,10 +194,11 @@ class Session:
         return self._resumed and not self._read
 
     def _next_epoch(self) -> None:
-        self.epoch += 1
-        self._lanes = {lane: LaneState(token=self._source.next_epoch(at.token)) for lane, at in self._lanes.items()}
+        epoch, lanes = self._books
+        fresh = {lane: LaneState(token=self._source.next_epoch(at.token)) for lane, at in lanes.items()}
+        self._books = _Books(epoch + 1, fresh)
         self.drops = DropReport()
-        self._start, self._read, self._resumed = self._place(), False, False
+        self._start, self._read, self._resumed = self._books.copied(), False, False
 
     def _begin(self) -> Rounds:
         options = self._options
@@ -247,8 +261,11 @@ class Session:
         have = sum(at.failed for at in self._lanes.values())
         if limit is not None and failed and have + len(failed) > limit:
             raise too_many(failed[max(0, limit - have)], limit, self._source.locate)
-        self.drops.add(drops, self._source.locate)
+        self.drops.add(drops, self._where)
         return len(failed)
+
+    def _where(self, origins: tuple[Pointer, ...]) -> str:
+        return self._source.locate(origins, None)
 
     def _finish(self, rounds: Rounds) -> None:
         """The end of an epoch: what lanes left out behind their last round, or had no room for in a full one, is reported."""

@@ -31,7 +31,7 @@ def skip_spans(state: Mapping[str, Any], spans: int = 1) -> dict[str, Any]:
         at = LaneState.of(f"{PREFIX}{lane}", state[f"{PREFIX}{lane}"])
         if at.token is not None:
             raise StateError("torchdata nodes can't go to any place; run on and throw away what is to be skipped")
-        out[f"{PREFIX}{lane}"] = (at if at.ended else at.skipped(at.span + spans, 0)).leaf()
+        out[f"{PREFIX}{lane}"] = (at if at.ended else at.skipped(at.span + spans, 0)).leaf(at.level)
     return out
 
 

@@ -48,8 +48,8 @@ class LaneState:
     token: str | None = None
     skips: list[list[int]] = field(default_factory=list)
 
-    def leaf(self) -> list[Any]:
-        flags = [int(self.ended), int(self.level)]
+    def leaf(self, level: bool) -> list[Any]:
+        flags = [int(self.ended), int(level)]
         values: list[Any] = [self.span, self.taken, self.rounds, *flags, self.dropped, self.failed]
         if self.skips:
             return [*values, self.token or "", [list(skip) for skip in self.skips]]
@@ -157,7 +157,10 @@ def _check_recipe(saved: Any, current: str, earlier: Iterable[Earlier], reached:
                 f"the source is amended from span {parting[1]} of epoch {parting[0]} on, but the state has come to span "
                 f"{reached[1]} of epoch {reached[0]}; amend at span {reached[1] + 1} or later"
             )
-    lines = differences(json.loads(saved), json.loads(current))
+    old, new = json.loads(saved), json.loads(current)
+    if _only_skips_more(old, new):
+        return
+    lines = differences(old, new)
     raise StateError(
         f"the state belongs to another recipe; {len(lines)} settings differ (saved -> now):\n  "
         + "\n  ".join(lines)
@@ -165,10 +168,26 @@ def _check_recipe(saved: Any, current: str, earlier: Iterable[Earlier], reached:
     )
 
 
-def write_state(epoch: int, world_size: int, recipe: str, lanes: Mapping[int, LaneState]) -> dict[str, Any]:
-    """The state of a rank's lanes, detached from them."""
+def _only_skips_more(saved: dict[str, Any], current: dict[str, Any]) -> bool:
+    """Whether the recipes differ by nodes that now skip bad rows and had raised: no bad row lies before the state then."""
+    more = saved.get("on_error", {}).items() <= current.get("on_error", {}).items()
+    return more and {**saved, "on_error": None} == {**current, "on_error": None}
+
+
+def write_state(
+    epoch: int, world_size: int, recipe: str, lanes: Mapping[int, LaneState], level: bool
+) -> dict[str, Any]:
+    """The state of a rank's lanes, detached from them. ``level``: whether they have all given the same rounds."""
     head: dict[str, Any] = {"version": VERSION, "epoch": epoch, "world_size": world_size, "recipe": recipe}
-    return {**head, **{f"{PREFIX}{lane}": at.leaf() for lane, at in lanes.items()}}
+    return {**head, **{f"{PREFIX}{lane}": at.leaf(level) for lane, at in lifted(lanes, level).items()}}
+
+
+def lifted(lanes: Mapping[int, LaneState], level: bool = True) -> Mapping[int, LaneState]:
+    """Lanes of which those that have ended count the rounds of the others, as they would have under at_end="pad"."""
+    rounds = max((at.rounds for at in lanes.values()), default=0)
+    if not level or all(at.rounds == rounds or not at.ended for at in lanes.values()):
+        return lanes
+    return {lane: replace(at, rounds=rounds) if at.ended else at for lane, at in lanes.items()}
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -195,9 +214,9 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             if key in merged and merged[key] != value:
                 raise StateError(f"state {rank} says {key}={value!r:.200}, an earlier one {merged[key]!r:.200}")
             merged[key] = list(value) if isinstance(value, list) else value
-        lanes = [LaneState.of(f"{PREFIX}{lane}", state[f"{PREFIX}{lane}"]) for lane in lane_numbers(state)]
-        live = [at.rounds for at in lanes if not at.ended]
-        if len(live) == len(lanes) or (live and all(at.level for at in lanes)):
+        own = [LaneState.of(f"{PREFIX}{lane}", state[f"{PREFIX}{lane}"]) for lane in lane_numbers(state)]
+        live = [at.rounds for at in own if not at.ended]
+        if len(live) == len(own) or (live and all(at.level for at in own)):
             stopped.add(Fraction(sum(live), len(live)))
     if not merged:
         raise StateError("nothing to merge: pass a list of the states of all ranks")
@@ -205,4 +224,10 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         raise StateError(
             f"the ranks stopped after different numbers of rounds, {sorted(map(float, stopped))}; save all at one step"
         )
-    return merged
+    lanes = {lane: LaneState.of(f"{PREFIX}{lane}", merged[f"{PREFIX}{lane}"]) for lane in lane_numbers(merged)}
+    return {
+        **merged,
+        **{
+            f"{PREFIX}{n}": at.leaf(at.level) for n, at in lifted(lanes, all(at.level for at in lanes.values())).items()
+        },
+    }

@@ -107,9 +107,12 @@ def run_rounds(
     Lanes that have ended give blank outputs (at_end="pad"), so a graph that doesn't end in batches gets batches of one.
     """
     ran = [_run_rank(make, rank, world, rounds, state, options) for rank in range(world)]
-    last = max(_given(after) for _, after in ran)
+    epoch = min(after["epoch"] for _, after in ran)
+    last = max(_given(after) for _, after in ran if after["epoch"] == epoch)
     for rank, (_, after) in enumerate(ran):
-        if _given(after) < last:  # it stopped alone; in the world it would have been told to go on
+        if (
+            after["epoch"] > epoch or _given(after) < last
+        ):  # alone it stopped; in the world it would have been told to go on
             ran[rank] = _run_rank(make, rank, world, rounds, state, {**options, "agree": lambda own, _: max(own, last)})
     together = zip(*(outputs for outputs, _ in ran), strict=True)
     return [dict(lane for part in parts for lane in part.items()) for parts in together], merge_states(
@@ -128,7 +131,8 @@ def _run_rank(
     graph = make()
     graph = graph if isinstance(graph, Pipeline) else Pipeline(graph)
     if graph.node.gives != "batches":
-        graph = graph.batch(1)
+        rounds_ = graph.node.rounds
+        graph = graph.batch(1) if rounds_ is None else Pipeline(graph.node.source).batch(1).take(rounds_)
     out: list[Round] = []
     options = {"at_end": "pad", "agree": lambda own, _: own, **options}
     with loader_of(graph, rank=rank, world_size=world, **options) as loader:

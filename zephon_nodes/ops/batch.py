@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from zephon_nodes.accumulator import Accumulator, Before, Place
+from zephon_nodes.collate import BlankRow
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.hashing import group_identity
 from zephon_nodes.microbatch import Microbatch
@@ -69,18 +70,24 @@ class Batch(Node):
         return _Batching(self, place)
 
     def blank(self) -> Any:
-        return self._microbatch([Record(self.blank_record(), 0, ())] * (self.microbatch_size or 1), -1)
+        rows = [Record(BlankRow(self.blank_record()), 0, ())] * (self.microbatch_size or 1)
+        return self._microbatch(rows, -1, self._files())
 
     def worker(self, setup: Setup) -> Callable[[Any], list[Any]]:
+        files = self._files()
+
         def batched(call: tuple[int, list[Record]]) -> list[Record]:
             lane, records = call
             origins = tuple(origin for record in records for origin in record.origins)
-            return [Record(self._microbatch(records, lane), group_identity([r.identity for r in records]), origins)]
+            batch = self._microbatch(records, lane, files)
+            return [Record(batch, group_identity([r.identity for r in records]), origins)]
 
         return batched
 
-    def _microbatch(self, records: list[Record], lane: int) -> Microbatch:
-        files = {dataset.name: dataset.files for dataset in self.work_source.datasets}
+    def _files(self) -> dict[str, tuple[str, ...]]:
+        return {dataset.name: dataset.files for dataset in self.work_source.datasets}
+
+    def _microbatch(self, records: list[Record], lane: int, files: dict[str, tuple[str, ...]]) -> Microbatch:
         pointers = [record.origins for record in records]
         return Microbatch([record.payload for record in records], pointers, lane, files, self.pad_token_id)
 
@@ -117,7 +124,7 @@ class _Batching(Accumulator):
         if self._node.drop_last:
             yield from (Drop(self._place.node, "drop_last", record.origins) for record in records)
         elif self._place.fill_last and self._node.max_tokens is None:
-            yield lane, records + [Record(self._node.blank_record(), 0, ())] * missing
+            yield lane, records + [Record(BlankRow(self._node.blank_record()), 0, ())] * missing
         else:
             yield lane, records
 

@@ -69,6 +69,7 @@ class PackFlat(PackNode):
         if isinstance(fields, str) or clash:
             raise ConfigError(f"pack_flat: fields must be a list of names other than its own outputs, got {fields!r}")
         self.fields = sorted({*fields} - {"loss_mask"})
+        self.aligned = tuple(self.fields)
         self._pad = pad_token_id
 
     @property
@@ -79,7 +80,8 @@ class PackFlat(PackNode):
         return super().settings() | {"pad_token_id": self.pad_token_id, "fields": self.fields}
 
     def blank_record(self) -> Any:
-        return assemble([], self.max_length, self.pad_token_id)
+        fields = {field: np.zeros(self.max_length, np.int32) for field in self.fields}
+        return {**assemble([], self.max_length, self.pad_token_id), **fields}
 
     def worker(self, setup: Setup) -> Callable[[Any], list[Any]]:
         pad = self.pad_token_id
@@ -88,25 +90,18 @@ class PackFlat(PackNode):
             ids = [part.doc.payload["input_ids"][part.start : part.stop] for part in parts]
             payload = assemble(ids, self.max_length, pad, next_token(parts[-1]))
             if any("loss_mask" in part.doc.payload for part in parts):
-                payload["loss_mask"] = self._laid("loss_mask", parts, np.ones(1, np.bool_))
+                payload["loss_mask"] = self._laid("loss_mask", parts)
             for field in self.fields:
-                payload[field] = self._laid(field, parts, None)
+                payload[field] = self._laid(field, parts)
             return [packed_record(payload, parts)]
 
         return packed
 
-    def _laid(self, field: str, parts: list[Part], default: Any) -> Any:
-        """One field of all parts, end to end. ``default``: one element for the parts of documents that lack it."""
-        pieces = []
-        for part in parts:
-            document = part.doc.payload
-            if field not in document and default is None:
-                raise KeyError(f"fields={self.fields}: a document has no {field!r}, it has {sorted(document)}")
-            whole = np.asarray(document[field]) if field in document else np.repeat(default, part.length)
-            if len(whole) != part.length:
-                raise ValueError(f"field {field!r} has {len(whole)} elements, input_ids of its document {part.length}")
-            pieces.append(whole[part.start : part.stop])
-        laid = np.concatenate(pieces)
+    def _laid(self, field: str, parts: list[Part]) -> Any:
+        """One field of all parts, end to end; a document without a ``loss_mask`` is trained everywhere."""
+        documents = [part.doc.payload for part in parts]
+        whole = [np.asarray(d[field]) if field in d else np.ones(len(d["input_ids"]), np.bool_) for d in documents]
+        laid = np.concatenate([array[part.start : part.stop] for array, part in zip(whole, parts, strict=True)])
         out = np.zeros((self.max_length, *laid.shape[1:]), laid.dtype)
         out[: len(laid)] = laid
         return out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
@@ -98,28 +100,41 @@ class StatefulTransform(Node):
 
 
 class _Stateful(Accumulator):
-    """Keeps account of what was pushed, so that the user needn't."""
+    """Keeps account of what was pushed, so that the user needn't.
+
+    ``_known``: records by the object that was pushed; several of one object (a small int, say) in order. ``_pending``: those
+    that haven't come out in any way. ``_since``: pushed since the previous output. A record that has come out by its
+    children is forgotten when nobody else holds its payload, so that big payloads don't live until the span's end.
+    """
 
     def __init__(self, transform: Any, place: Place) -> None:
         self._transform, self._place = transform, place
-        self._held: dict[int, Record] = {}
+        self._known: dict[int, deque[Record]] = {}
+        self._pending: dict[int, Record] = {}
         self._since: list[Record] = []
+        self._used: list[Record] = []
+        self._last: tuple[Pointer, ...] = ()
         self._count = 0
 
     def push(self, record: Record) -> Iterable[Item]:
-        self._held[id(record.payload)] = record
+        self._forget()
+        self._known.setdefault(id(record.payload), deque()).append(record)
+        self._pending[id(record)] = record
         self._since.append(record)
         try:
             return self._records(self._transform.push(record.payload))
         except Exception:
-            self._held.pop(id(record.payload), None)  # the policy accounts for it
+            self._pending.pop(id(record), None)  # the policy accounts for it
             self._since = [other for other in self._since if other is not record]
             raise
 
     def flush(self) -> Iterable[Item]:
         flush = getattr(self._transform, "flush", None)
         out: list[Item] = list(self._records(flush())) if flush else []
-        return out + [Drop(self._place.node, "absorbed", record.origins) for record in self._held.values()]
+        return out + [Drop(self._place.node, "absorbed", record.origins) for record in self._pending.values()]
+
+    def held(self) -> list[tuple[Pointer, ...]]:
+        return [record.origins for record in self._pending.values()]
 
     def _records(self, outputs: Iterable[Any] | None) -> list[Record]:
         """Records of what one call has given."""
@@ -133,24 +148,45 @@ class _Stateful(Accumulator):
         if not given:
             return []
         since, self._since = self._since, []
-        origins = _origins(since)
-        return [self._own(payload) or self._new(payload, since, origins) for payload in given]
+        self._last = _origins(since) or self._last
+        return [self._own(payload) or self._new(payload, since) for payload in given]
 
     def _own(self, payload: Any) -> Record | None:
         """The record of an object that was pushed and comes out."""
-        found = self._held.get(id(payload))
-        return self._held.pop(id(payload)) if found is not None and found.payload is payload else None
+        waiting = self._known.get(id(payload))
+        if waiting is None or waiting[0].payload is not payload:
+            return None
+        record = waiting.popleft()
+        if not waiting:
+            del self._known[id(payload)]
+        self._pending.pop(id(record), None)
+        return record
 
-    def _new(self, payload: Any, parents: list[Record], origins: tuple[Pointer, ...]) -> Record:
-        """The record of a new object. ``origins``: those of ``parents``, one tuple for all that one call gives."""
+    def _new(self, payload: Any, parents: list[Record]) -> Record:
+        """The record of a new object, made of the parents that it names, or of all that was pushed since the last output."""
+        origins = self._last
         if isinstance(payload, Emit):
-            parents = [self._held[id(parent)] for parent in payload.parents if id(parent) in self._held]
-            payload, origins = payload.payload, _origins(parents)
+            found = [self._known[id(parent)][0] for parent in payload.parents if id(parent) in self._known]
+            payload, parents, origins = payload.payload, found, _origins(found)
         for parent in parents:
-            self._held.pop(id(parent.payload), None)
+            self._pending.pop(id(parent), None)
+        self._used += parents
         place = self._place
         self._count += 1
         return Record(payload, key(place.node, place.epoch, place.lane, place.span, self._count), origins)
+
+    def _forget(self) -> None:
+        for record in self._used:
+            waiting = self._known.get(id(record.payload))
+            if waiting and waiting[0] is record and sys.getrefcount(record.payload) <= _OURS:
+                waiting.popleft()
+                if not waiting:
+                    del self._known[id(record.payload)]
+        self._used = []
+
+
+_OURS = 2
+"""References to a payload that only its record holds, the one of asking included."""
 
 
 def _origins(records: list[Record]) -> tuple[Pointer, ...]:

@@ -41,6 +41,7 @@ QUANTUM = 64
 
 
 MOST_EMPTY = 1_000_000
+SHOWN_ORIGINS = 4
 
 
 class Source(ABC):
@@ -67,9 +68,14 @@ class Source(ABC):
         """What becomes of a lane's token when the next epoch begins. Only sources that keep a state have any."""
         return None
 
-    def locate(self, origins: tuple[Pointer, ...]) -> str:
-        """Dataset, file and row of some pointers, for messages."""
-        return "; ".join(f"row {at.row} of {at.dataset!r}" for at in origins[:4]) or "a record of unknown origin"
+    def locate(self, origins: tuple[Pointer, ...], most: int | None = SHOWN_ORIGINS) -> str:
+        """Dataset, file and row of some pointers, for messages; of the first ``most``, None for all."""
+        shown = [self.locate_one(at) for at in origins[:most]]
+        more = len(origins) - len(shown)
+        return ("; ".join(shown) or "a record of unknown origin") + (f"; and {more} more" if more else "")
+
+    def locate_one(self, at: Pointer) -> str:
+        return f"row {at.row} of {at.dataset!r}"
 
     def units_in_use(self, lanes: int) -> int:
         """How many decoded units a rank that owns ``lanes`` lanes should keep. More costs memory, fewer decode twice."""
@@ -142,12 +148,8 @@ class WorkSource(Source):
                 return dataset
         raise ConfigError(f"there is no dataset {name!r}; the source has {[each.name for each in self.datasets]}")
 
-    def locate(self, origins: tuple[Pointer, ...]) -> str:
-        shown = [
-            f"row {at.row} of {self.dataset(at.dataset).path_of(at.shard)} (dataset {at.dataset!r})"
-            for at in origins[:4]
-        ]
-        return "; ".join(shown) + (f"; and {len(origins) - 4} more" if len(origins) > 4 else "")
+    def locate_one(self, at: Pointer) -> str:
+        return f"row {at.row} of {self.dataset(at.dataset).path_of(at.shard)} (dataset {at.dataset!r})"
 
     def recipe(self) -> dict[str, Any]:
         """See ``Source.recipe``: the class, the datasets, and its public attributes that are plain constants. Override

@@ -43,8 +43,8 @@ class NodeSource(Source):
             "nodes": kinds,
         }
 
-    def locate(self, origins: tuple[Pointer, ...]) -> str:
-        return "; ".join(f"item {at.row} of node {at.shard} ({at.dataset!r})" for at in origins[:4]) or "an item"
+    def locate_one(self, at: Pointer) -> str:
+        return f"item {at.row} of node {at.shard} ({at.dataset!r})"
 
     def next_epoch(self, token: str | None) -> str | None:
         """The token of an epoch's start: a node counts its epochs itself, so it must be put back into the last one."""
