@@ -11,7 +11,7 @@ import pytest
 import zephon_nodes
 import zephon_nodes.testing
 
-NAMES = [*zephon_nodes.__all__]
+NAMES = [n for n in zephon_nodes.__all__ if not n.endswith("Error")]
 
 
 def examples(name: str) -> list[doctest.DocTest]:

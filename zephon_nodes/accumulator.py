@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 class Place(NamedTuple):
     """Where an accumulator works. ``source``: what the run reads. ``fill_last``: the last output of the lane is to be
-    filled up (at_end="pad")."""
+    filled up (at_end="pad").
+
+    >>> Place(node="shuffle", lane=3, span=0, epoch=0, source=None).lane
+    3
+    """
 
     node: str
     lane: int
@@ -39,6 +43,19 @@ class Accumulator(ABC):
     """Turns records into calls: values that the node's worker function takes, one at a time, in any thread.
 
     Where a node has no worker function, calls are the records (or drops, or failures) themselves.
+
+    >>> class Pairs(Accumulator):
+    ...     def __init__(self):
+    ...         self.waiting = []
+    ...     def push(self, record):
+    ...         self.waiting.append(record)
+    ...         return self.flush() if len(self.waiting) == 2 else []
+    ...     def flush(self):
+    ...         call, self.waiting = self.waiting, []
+    ...         return [call] if call else []
+    >>> pairs = Pairs()
+    >>> [list(pairs.push(letter)) for letter in "abc"], pairs.flush()
+    ([[], [['a', 'b']], []], [['c']])
     """
 
     @abstractmethod

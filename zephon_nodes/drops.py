@@ -22,7 +22,12 @@ class DroppedRow(NamedTuple):
 
 class DropReport:
     """``counts``: records by (node, reason's first line). ``rows``: the first 1,000 in full. ``total``, ``failed``: sums,
-    the latter of those left out by an error. ``skips``: what was skipped on purpose, a line each."""
+    the latter of those left out by an error. ``skips``: what was skipped on purpose, a line each.
+
+    >>> graph = Pipeline(StaticMixtureWorkSource([rows], shuffle="none")).filter(lambda row: len(row["text"]) > 3)
+    >>> len(list(graph)), graph.drops.total, graph.drops.rows[0]
+    (3, 1, DroppedRow(node='filter', reason='filtered', where="row 0 of rows (dataset 'demo')"))
+    """
 
     def __init__(self) -> None:
         self.skips: list[str] = []

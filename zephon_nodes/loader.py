@@ -33,6 +33,15 @@ class Loader:
             torch.save(loader.state_dict(), "data.pt")
 
     Raises ``ConfigError`` for settings that can't work, at construction.
+
+    >>> loader = Loader(Batch(Read(StaticMixtureWorkSource([rows], shuffle="none")), 2))
+    >>> first = next(iter(loader))
+    >>> state = loader.state_dict()
+    >>> state["lane_0"], loader.epoch
+    ([0, 2, 1, 0, 1, 0, 0], 0)
+    >>> loader.load_state_dict(state)
+    >>> [len(batch) for batch in loader]
+    [2]
     """
 
     def __init__(self, root: Node, **options: Any) -> None:

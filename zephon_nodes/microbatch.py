@@ -18,6 +18,9 @@ class Origin(NamedTuple):
     epoch ``epoch`` (both from 0).
 
     ``file`` is "" if the dataset has no files.
+
+    >>> next(iter(Pipeline(StaticMixtureWorkSource([rows], shuffle="none")).batch(1))).origins[0][0].row
+    0
     """
 
     dataset: str
@@ -34,6 +37,12 @@ class Microbatch:
     ``payloads``: one value a row, mostly a dict. ``pointers``: for each row, the rows of files that it is made of.
     ``lane``: int. ``files``: dataset name -> names of its files. ``pad_token_id``: for rows that ``to_training`` pads.
     Can be pickled; only those file names that its rows need go along.
+
+    >>> batch = next(iter(Pipeline(StaticMixtureWorkSource([rows], shuffle="none")).batch(2)))
+    >>> batch.to_training(extra=["text"])["text"]
+    ['one', 'two words']
+    >>> batch.origins[1]
+    [Origin(dataset='demo', file='rows', row=1, epoch=0, pass_=0, shard=0)]
     """
 
     __slots__ = ("files", "lane", "pad_token_id", "payloads", "pointers")

@@ -65,6 +65,13 @@ class Node(BaseNode[Any]):  # type: ignore[misc]
     ``source``: the node below. ``name``: unique in the graph, by default the kind; randomness is keyed by it.
     ``parallelism``: worker threads (a performance setting), 0 for the driver's thread, None for the graph's default.
     ``on_error``: "raise" or "skip" for records that can't be used here; None for the graph's policy.
+
+    >>> class Upper(Node):
+    ...     kind = "upper"
+    ...     def worker(self, setup):
+    ...         return lambda records: [record.replaced(record.payload["text"].upper()) for record in records]
+    >>> list(Pipeline(StaticMixtureWorkSource([rows], shuffle="none")).then(Upper))[:2]
+    ['ONE', 'TWO WORDS']
     """
 
     kind: ClassVar[str] = "node"

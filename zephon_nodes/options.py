@@ -26,6 +26,9 @@ class Options:
     blank batch to give), else "ragged".
     ``on_error``, ``max_errors``: the policy of nodes that weren't given one, and after how many bad records to stop anyway.
     ``agree``: how ranks agree on the end, in place of torch.distributed.
+
+    >>> Options(runner="inline", prefetch=8).prefetch
+    8
     """
 
     rank: int | None = None

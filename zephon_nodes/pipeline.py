@@ -56,6 +56,10 @@ class Pipeline:
             train_step(batch.to_training())
 
     The operators take the settings of the node of the same name.
+
+    >>> graph = Pipeline(StaticMixtureWorkSource([rows], shuffle="none"), runner="inline").pack_flat(max_length=4).batch(microbatch_size=2)
+    >>> [batch.to_training()["input_ids"].shape for batch in graph]
+    [torch.Size([2, 4]), torch.Size([1, 4])]
     """
 
     def __init__(self, source: Source | Node | BaseNode[Any], **options: Any) -> None:

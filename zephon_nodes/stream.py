@@ -40,6 +40,9 @@ class Pointer(NamedTuple):
 
     ``dataset``: the dataset's name. ``shard``: index of the file in the dataset. ``row``: index in the file.
     ``pass_``: which time the dataset is gone through, a ``pass_number``.
+
+    >>> StaticMixtureWorkSource([rows], shuffle="none").chunk(lane=0, index=0)[1]
+    Pointer(dataset='demo', shard=0, row=1, pass_=0)
     """
 
     dataset: str

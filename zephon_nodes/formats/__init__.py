@@ -14,6 +14,13 @@ def register_format(fmt: Format) -> None:
     """Makes a format known to ``Dataset.from_path`` in this process. One of the same name is replaced.
 
     Raises ``ConfigError`` if its name or a suffix is no text, or if another format has one of its suffixes.
+
+    >>> from zephon_nodes.formats.memory import MemoryFormat
+    >>> class Squares(MemoryFormat):
+    ...     name, suffixes = "squares", (".squares",)
+    ...     def __init__(self):
+    ...         super().__init__([{"v": i * i} for i in range(4)])
+    >>> register_format(Squares())
     """
     if not isinstance(fmt.name, str) or not fmt.name:
         raise ConfigError(f"a format needs a name, a non-empty string; got {fmt.name!r}")

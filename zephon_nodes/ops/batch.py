@@ -26,6 +26,11 @@ class Batch(Node):
     Batches run on over the ends of spans, so only a lane's last one can be short. ``drop_last`` (False): leave that one
     out, its rows in the drop report. ``pad_token_id``: what ``to_training`` fills up unpacked rows with; by default the
     tokenizer's. The microbatch size may change at a resume.
+
+    >>> batch = next(iter(Loader(Batch(Read(StaticMixtureWorkSource([rows], shuffle="none")), 2))))
+    >>> batch.to_training()["input_ids"]
+    tensor([[1, 0],
+            [1, 2]])
     """
 
     kind = "batch"

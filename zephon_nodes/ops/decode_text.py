@@ -20,6 +20,10 @@ class DecodeText(Node):
 
     A field that is missing, None or neither bytes nor str is a bad record: ``RowError``, or a counted drop under
     on_error="skip". Raises ``ConfigError`` for an unknown encoding.
+
+    >>> raw = Dataset.from_rows("raw", [{"text": "café".encode("latin-1")}])
+    >>> list(Pipeline(StaticMixtureWorkSource([raw])).decode_text(encoding="latin-1"))
+    [{'text': 'café'}]
     """
 
     kind = "decode_text"

@@ -14,6 +14,9 @@ class Filter(FunctionNode):
     """Keeps the records for which ``function(payload)`` is true; the others stand in the drop report as "filtered".
 
     See ``FunctionNode`` for ``rng``, ``seed`` and ``version``. Raises as ``Map`` does.
+
+    >>> [row["text"] for row in Pipeline(StaticMixtureWorkSource([rows], shuffle="none")).filter(lambda row: len(row["input_ids"]) > 2)]
+    ['three of them', 'and the last one']
     """
 
     kind = "filter"

@@ -15,6 +15,9 @@ class FlatMap(FunctionNode):
 
     A record that gives none stands in the drop report as "gave nothing". Parts keep the record's origins. See
     ``FunctionNode`` for ``rng``, ``seed`` and ``version``. Raises as ``Map`` does.
+
+    >>> list(Pipeline(StaticMixtureWorkSource([rows], shuffle="none")).flat_map(lambda row: row["text"].split()))[:3]
+    ['one', 'two', 'words']
     """
 
     kind = "flat_map"

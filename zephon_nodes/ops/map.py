@@ -17,6 +17,13 @@ class Map(FunctionNode):
     ``rng``, ``seed`` and ``version``.
 
     Raises ``RowError`` (or drops and counts, under on_error="skip") when the function raises.
+
+    >>> list(Pipeline(StaticMixtureWorkSource([rows], shuffle="none")).map(lambda row: row["text"].upper()))
+    ['ONE', 'TWO WORDS', 'THREE OF THEM', 'AND THE LAST ONE']
+    >>> def crop(row, rng):
+    ...     return int(rng.integers(100))
+    >>> list(Pipeline(StaticMixtureWorkSource([rows], shuffle="none")).map(crop)) == list(Pipeline(StaticMixtureWorkSource([rows], shuffle="none")).map(crop, parallelism=3))
+    True
     """
 
     kind = "map"

@@ -19,6 +19,9 @@ class MapGroup(FunctionNode):
     last group of a span may be smaller. As many payloads out as in keep their records' places; any other number is taken
     to be made of all members of the group. If the function raises, the whole group is the bad record.
     See ``FunctionNode`` for ``rng``, ``seed`` and ``version``.
+
+    >>> list(Pipeline(StaticMixtureWorkSource([rows], shuffle="none")).map_group(lambda group: [len(group)], size=3))
+    [3, 1]
     """
 
     kind = "map_group"

@@ -33,6 +33,12 @@ class PackFlat(PackNode):
     or of one group of components, {"code": ["python", "java"], ...}. ``pad_token_id``: by default the tokenizer's.
 
     A span's end empties all sequences; nothing is lost. Raises ``ConfigError`` for settings that can't work.
+
+    >>> for row in Pipeline(StaticMixtureWorkSource([rows], shuffle="none")).pack_flat(4):
+    ...     print(row["input_ids"], row["document_ids"], row["padding_length"])
+    [1 1 2 1] [0 1 1 2] 0
+    [2 3 1 2] [0 0 1 1] 0
+    [3 4 0 0] [ 0  0 -1 -1] 2
     """
 
     kind = "pack_flat"

@@ -24,6 +24,9 @@ class PackSequences(PackNode):
     ``length_fn``: ``input_ids`` and ``loss_mask`` are cut), "drop" (counted and reported) or "raise" (default with one).
 
     Raises ``ConfigError`` if documents would have to be cut by a length that isn't their tokens'.
+
+    >>> [[one["text"] for one in row["sequences"]] for row in Pipeline(StaticMixtureWorkSource([rows], shuffle="none")).pack_sequences(5)]
+    [['one', 'two words'], ['three of them'], ['and the last one']]
     """
 
     kind = "pack_sequences"

@@ -20,6 +20,9 @@ class Read(Node):
 
     ``source``: a ``WorkSource``, or what ``from_node`` gives. ``parallelism``: threads that fetch and decode, shared with
     the nodes that are fused to it. Decoded units are kept in a bounded cache that all of them share.
+
+    >>> next(iter(Loader(Read(StaticMixtureWorkSource([rows], shuffle="none")))))["text"]
+    'one'
     """
 
     kind = "read"

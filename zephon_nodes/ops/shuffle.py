@@ -18,6 +18,10 @@ class Shuffle(Node):
     ``buffer_size``: records a lane; larger mixes better and holds more memory. The window empties at a span's end, so a
     span is the farthest that a record can move. ``seed`` (0): draws depend on it, the node's name and the records'
     identities, so every pass has another order. Nothing is lost and no record is in a checkpoint.
+
+    >>> graph = Pipeline(StaticMixtureWorkSource([rows], shuffle="none")).shuffle(buffer_size=4, seed=1)
+    >>> sorted(row["text"] for row in graph)
+    ['and the last one', 'one', 'three of them', 'two words']
     """
 
     kind = "shuffle"

@@ -28,7 +28,19 @@ class Transform(Protocol):
 
 
 class Emit(NamedTuple):
-    """An output that says what it is made of: ``parents`` are objects that were pushed."""
+    """An output that says what it is made of: ``parents`` are objects that were pushed.
+
+    >>> class Joined:
+    ...     def __init__(self):
+    ...         self.held = []
+    ...     def push(self, row):
+    ...         self.held.append(row)
+    ...     def flush(self):
+    ...         yield Emit(" | ".join(row["text"] for row in self.held[1:]), tuple(self.held[1:]))
+    >>> graph = Pipeline(StaticMixtureWorkSource([rows], shuffle="none")).stateful_transform(Joined)
+    >>> list(graph), graph.drops.total
+    (['two words | three of them | and the last one'], 1)
+    """
 
     payload: Any
     parents: tuple[Any, ...] = ()
@@ -58,6 +70,15 @@ class StatefulTransform(Node):
     Origins: an object that was pushed and comes out keeps its own. Anything else is taken to be made of all that was pushed
     since the previous output, or of the parents that ``Emit(payload, parents)`` names. What never came out, in either
     way, stands in the drop report as "absorbed".
+
+    >>> class Running:
+    ...     def __init__(self):
+    ...         self.total = 0
+    ...     def push(self, row):
+    ...         self.total += len(row["input_ids"])
+    ...         yield self.total
+    >>> list(Pipeline(StaticMixtureWorkSource([rows], shuffle="none")).stateful_transform(Running))
+    [1, 3, 6, 10]
     """
 
     kind = "stateful_transform"

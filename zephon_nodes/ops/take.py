@@ -12,6 +12,9 @@ class Take(Node):
     """Ends each epoch after ``rounds`` rounds: that many outputs of each lane, on any number of ranks.
 
     Must be the last node. What was taken before a checkpoint counts after it.
+
+    >>> len(list(Pipeline(StaticMixtureWorkSource([rows], shuffle="none")).batch(1).take(3)))
+    3
     """
 
     kind = "take"

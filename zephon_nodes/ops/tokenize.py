@@ -26,6 +26,12 @@ class Tokenize(Node):
 
     A field that is missing, null or no str is a bad record: ``RowError``, or a counted drop under on_error="skip".
     Raises ``ConfigError`` when the tokenizer can't be loaded or a setting doesn't fit it.
+
+    >>> from tokenizers import Tokenizer, models, pre_tokenizers
+    >>> tokenizer = Tokenizer(models.WordLevel({"one": 0, "two": 1, "words": 2, "?": 3}, unk_token="?"))
+    >>> tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    >>> [row["input_ids"] for row in Pipeline(StaticMixtureWorkSource([rows], shuffle="none")).tokenize(tokenizer, bos=None, eos=None)][:2]
+    [array([0], dtype=int32), array([1, 2], dtype=int32)]
     """
 
     kind = "tokenize"

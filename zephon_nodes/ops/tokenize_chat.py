@@ -48,6 +48,18 @@ class TokenizeChat(Node):
     A conversation that is missing, null, empty, malformed or refused by the template, or whose answers can't be found
     exactly, is a bad record: ``RowError``, or a counted drop under on_error="skip". Raises ``ConfigError`` if the tokenizer
     or the template can't be loaded, or a setting doesn't fit.
+
+    >>> from tokenizers import Tokenizer, models, pre_tokenizers
+    >>> words = {"?": 0, "user": 1, "assistant": 2, ":": 3, "hi": 4, "hello": 5}
+    >>> tokenizer = Tokenizer(models.WordLevel(words, unk_token="?"))
+    >>> tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    >>> chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    >>> chats = Dataset.from_rows("chats", [{"messages": chat}])
+    >>> template = "{% for m in messages %}{{ m.role }} : {% if m.role == 'assistant' %}{% generation %}"
+    >>> template += "{{ m.content }}{% endgeneration %}{% else %}{{ m.content }} {% endif %}{% endfor %}"
+    >>> row = next(iter(Pipeline(StaticMixtureWorkSource([chats])).tokenize_chat(tokenizer, chat_template=template)))
+    >>> row["input_ids"].tolist(), row["loss_mask"].tolist()
+    ([1, 3, 4, 2, 3, 5], [False, False, False, False, False, True])
     """
 
     kind = "tokenize_chat"

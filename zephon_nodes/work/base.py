@@ -111,6 +111,13 @@ class WorkSource(Source):
 
     ``datasets``: what the pointers name. Names must differ. ``num_lanes``, ``flush_every``: see ``Source``.
     Raises ``ConfigError`` for settings below 1 and for two datasets of one name.
+
+    >>> class Backwards(WorkSource):
+    ...     def chunk(self, lane, index, epoch=0):
+    ...         dataset = self.datasets[0]
+    ...         return [pointer(dataset, row) for row in range(dataset.rows)][::-1] if index == 0 else None
+    >>> next(iter(Pipeline(Backwards([rows]))))["text"]
+    'and the last one'
     """
 
     random_access: bool = False
@@ -247,7 +254,11 @@ def identity(pointer: Pointer) -> int:
 
 
 def pointer(dataset: Dataset, row: int, pass_: int = 0) -> Pointer:
-    """The pointer to row ``row`` of a dataset, counted through all its files in order."""
+    """The pointer to row ``row`` of a dataset, counted through all its files in order.
+
+    >>> pointer(rows, 2)
+    Pointer(dataset='demo', shard=0, row=2, pass_=0)
+    """
     row = operator.index(row)
     if not 0 <= row < dataset.rows:
         raise ConfigError(f"row {row} was asked of dataset {dataset.name!r}, which has {dataset.rows} rows")

@@ -110,6 +110,10 @@ def from_node(*nodes: BaseNode[Any], span: int = 8192, name: str = "node") -> No
     rank, such as ``MultiNodeWeightedSampler``, must be given a rank that stays the same, or runs aren't elastic.
 
     Raises ``ConfigError`` for what isn't a ``BaseNode``, and for one node given twice.
+
+    >>> from torchdata.nodes import IterableWrapper
+    >>> list(Pipeline(from_node(IterableWrapper(range(3)), IterableWrapper("abc"))))
+    [0, 'a', 1, 'b', 2, 'c']
     """
     wrong = [type(node).__name__ for node in nodes if not isinstance(node, BaseNode)]
     if wrong or not nodes:
