@@ -181,9 +181,10 @@ def parent(jobs):
         with tempfile.TemporaryFile() as stderr:
             begun, pid = time.monotonic(), os.fork()
             if pid == 0:
+                os.setpgid(0, 0)
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 os.dup2(stderr.fileno(), 2)
-                faulthandler.dump_traceback_later(LIMIT - 3)  # a program that hangs says where
+                faulthandler.register(signal.SIGUSR1)
                 return name
             if signal_name:
                 select.select([READY], [], [], LIMIT)
@@ -209,7 +210,9 @@ def wait(pid):
         if done:
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.01)
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGUSR1)  # a program that hangs says where
+    time.sleep(1)
+    os.killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     return None
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -25,12 +26,15 @@ from zephon_nodes.engine import Engine, Event, Output, Submit
 from zephon_nodes.errors import ClosedError, named
 from zephon_nodes.plan import Hop, Plan
 from zephon_nodes.stream import Failure, Item
+from zephon_nodes.work.base import QUANTUM
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 MakeEngine: TypeAlias = Callable[[Submit], Engine]
 _STOP = object()
-_JOIN_SECONDS = 10.0
+_JOIN_SECONDS = 3.0
+_TASK_SECONDS = 0.03
+_FIRST_QUANTUM = 8
 CLOSED = "this loader was closed; iterate over it again to start anew"
 
 
@@ -43,19 +47,25 @@ class Driver(Protocol):
 
 
 class WorkTask:
-    """Work under way: see ``engine.Task``. An exception of the work becomes a ``Failure`` in its place."""
+    """Work under way: see ``engine.Task``. An exception of the work becomes a ``Failure`` in its place.
 
-    __slots__ = ("calls", "done", "hop", "items")
+    ``seconds``: how long a record took.
+    """
+
+    __slots__ = ("calls", "done", "hop", "items", "seconds")
 
     def __init__(self, hop: Hop, calls: list[Any]) -> None:
         self.hop, self.calls, self.done = hop, calls, False
         self.items: list[Item] = []
+        self.seconds = 0.0
 
     def run(self) -> None:
+        begin = time.perf_counter()
         try:
             self.items = self.hop.run(self.calls)
         except Exception as error:  # noqa: BLE001 - the trainer sees it, when its turn comes; never a bare StopIteration
             self.items = [Failure(named(error, "+".join(self.hop.names)))]
+        self.seconds = (time.perf_counter() - begin) / len(self.calls)
         self.calls = []
 
 
@@ -103,7 +113,9 @@ class ThreadDriver:
             for i, hop in enumerate(plan.hops)
             for _ in range(hop.parallelism)
         ]
-        driver = _thread("driver", _drive, make_engine(_submitter(inboxes)), self._mail, self._out)
+        engine = make_engine(_submitter(inboxes))
+        engine.quantum = _FIRST_QUANTUM
+        driver = _thread("driver", _drive, engine, self._mail, self._out)
         hops = [inboxes[i] for i, hop in enumerate(plan.hops) for _ in range(hop.parallelism)]
         self._end = weakref.finalize(self, _end, driver, workers, self._mail, hops, self._out, stopped)
         for thread in [driver, *workers]:
@@ -171,10 +183,17 @@ def _drive(engine: Engine, mail: SimpleQueue[Any], out: SimpleQueue[Any]) -> Non
                     return
                 if isinstance(message, WorkTask):
                     message.done = True
+                    engine.quantum = _quantum(engine.quantum, message.seconds)
                 else:
                     engine.taken(message)
     except BaseException as error:  # noqa: BLE001 - handed to the trainer, who raises it
         out.put(_Crash(error))
+
+
+def _quantum(now: int, seconds: float) -> int:
+    """How many records to feed at a time, so that a task takes about ``_TASK_SECONDS``: longer ones keep the first batch, and
+    the end, waiting; shorter ones cost more in crossing threads than they do. At most doubled at a time."""
+    return max(1, min(2 * now, QUANTUM, round(_TASK_SECONDS / max(seconds, 1e-9))))
 
 
 def _end(
@@ -188,17 +207,18 @@ def _end(
     stopped.set()
     mail.put(_STOP)
     out.put(_Crash(ClosedError(CLOSED)))  # first: whoever waits in ``get`` needn't wait for user code
-    _join(driver)
+    deadline = time.monotonic() + _JOIN_SECONDS
+    _join(driver, deadline)
     for inbox in inboxes:
         inbox.put(_STOP)
     for worker in workers:
-        _join(worker)
+        _join(worker, deadline)
 
 
-def _join(thread: threading.Thread) -> None:
+def _join(thread: threading.Thread, deadline: float) -> None:
     """Waits for a thread, unless it is this one (garbage may be collected anywhere) or never began."""
     if thread is not threading.current_thread() and thread.ident is not None:
-        thread.join(_JOIN_SECONDS)
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 class SharedCache(Generic[K, V]):

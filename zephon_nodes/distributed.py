@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 def world_default() -> tuple[int, int]:
     """(rank, world size) of torch.distributed, (0, 1) without it."""
-    return (dist.get_rank(), dist.get_world_size()) if _spans(None) else (0, 1)
+    return (dist.get_rank(), dist.get_world_size()) if initialised() else (0, 1)
 
 
 def world_agreement(world_size: int) -> Agree | None:
@@ -29,7 +29,7 @@ def world_agreement(world_size: int) -> Agree | None:
     """
     if not _spans(world_size):
         return None
-    group = _cpu_group()
+    group = _cpu_group(dist.group.WORLD)
 
     def agree(rounds: int, largest: bool) -> int:
         number = torch.tensor([rounds], dtype=torch.int64)
@@ -52,20 +52,22 @@ def from_rank_0(make: Callable[[], T], world_size: int) -> T:
             box[0] = make()
         except Exception as error:  # noqa: BLE001 - raised below, on every rank
             box[1] = f"{type(error).__name__}: {error}"
-    dist.broadcast_object_list(box, src=0, group=_cpu_group())
+    dist.broadcast_object_list(box, src=0, group=_cpu_group(dist.group.WORLD))
     if box[1] is not None:
         raise ConfigError(f"rank 0 failed for all ranks: {box[1]}")
     return box[0]  # type: ignore[no-any-return]
 
 
-def _spans(world_size: int | None) -> bool:
-    if not (dist.is_available() and dist.is_initialized()):
-        return False
-    return world_size is None or dist.get_world_size() == world_size
+def initialised() -> bool:
+    return bool(dist.is_available() and dist.is_initialized())
 
 
-@functools.cache
-def _cpu_group() -> dist.ProcessGroup | None:
-    """A group that works on the CPU: the default one if it does, else one of gloo."""
+def _spans(world_size: int) -> bool:
+    return initialised() and dist.get_world_size() == world_size
+
+
+@functools.lru_cache(maxsize=4)
+def _cpu_group(world: object) -> dist.ProcessGroup | None:
+    """A group that works on the CPU: the default one if it does, else one of gloo, made once for a world."""
     backend = str(dist.get_backend_config()) if hasattr(dist, "get_backend_config") else dist.get_backend()
     return None if "gloo" in backend else dist.new_group(backend="gloo")

@@ -41,9 +41,9 @@ class DropReport:
 
     def add(self, drops: Iterable[Drop], locate: Callable[[tuple[Pointer, ...]], str]) -> None:
         for drop in drops:
-            self.counts[drop.node, drop.reason.split("\n", 1)[0].split(":", 1)[0]] += 1
-            self.failed += drop.failed
-            if len(self.rows) < KEPT:
+            self.counts[drop.node, drop.head] += drop.count
+            self.failed += drop.count * drop.failed
+            if len(self.rows) < KEPT and drop.count == 1:
                 self.rows.append(DroppedRow(drop.node, drop.reason, locate(drop.origins)))
 
     def skipped(self, lane: int, skip: list[int]) -> None:

@@ -25,6 +25,10 @@ from zephon_nodes.accumulator import Accumulator, Before, Grouping, Place
 from zephon_nodes.errors import StateError, named
 from zephon_nodes.plan import Counted, Hop, Plan
 from zephon_nodes.stream import Cut, Drop, End, Failure, Flush, Item, Pointer, Record
+from zephon_nodes.work.base import QUANTUM
+
+KEPT_DROPS = 1000
+MOST_MARKS = 8
 
 
 class Task(Protocol):
@@ -93,7 +97,9 @@ class _Lane:
         self.accumulators: dict[int, Accumulator] = {}
         self.finished: deque[Event] = deque()
         self.drops: list[Drop] = []
-        self.pending = self.handed = 0
+        self.folded: dict[tuple[str, str, bool], Drop] = {}
+        self.pending = self.handed = self.marks = 0
+        self.rest: list[Any] = []
         self.fed = False
 
     def flush(self, mark: Flush) -> Failure | None:
@@ -127,6 +133,21 @@ class _Lane:
         before = self.cut._replace(taken=self.ordinal - 1)
         return [Counted(before, call.call) if isinstance(call, Before) else Counted(self.cut, call) for call in calls]
 
+    def leave_out(self, drop: Drop) -> None:
+        """Keeps a drop for the next output; past a number of them, only how many there were of its kind."""
+        if len(self.drops) < KEPT_DROPS:
+            self.drops.append(drop)
+            return
+        kind = drop.node, drop.head, drop.failed
+        if kind not in self.folded:
+            self.folded[kind] = Drop(drop.node, drop.head, (), drop.failed, count=0)
+        self.folded[kind].count += drop.count
+
+    def taken_drops(self) -> tuple[Drop, ...]:
+        drops, self.drops = (*self.drops, *self.folded.values()), []
+        self.folded = {}
+        return drops
+
     def sure(self) -> int:
         """Rounds that the lane has given or holds ready."""
         ended = bool(self.finished) and not isinstance(self.finished[-1], Output)
@@ -138,10 +159,14 @@ class _Lane:
 
 
 class Engine:
-    """Runs a plan for the owned lanes from their starts, one ``step`` at a time, into ``events``."""
+    """Runs a plan for the owned lanes from their starts, one ``step`` at a time, into ``events``.
+
+    ``quantum``: most records fed at a time; may be changed between steps.
+    """
 
     def __init__(self, plan: Plan, starts: Mapping[int, Start], epoch: int, limits: Limits, submit: Submit) -> None:
         self.events: deque[Event] = deque()
+        self.quantum = QUANTUM
         self._plan, self._hops, self._submit = plan, plan.hops, submit
         self._epoch, self._limits = epoch, limits
         self._queues: list[deque[tuple[_Lane, Any]]] = [deque() for _ in plan.hops]
@@ -177,7 +202,7 @@ class Engine:
         if lane is None:
             return False
         try:
-            work = next(lane.feed)
+            work = lane.rest or next(lane.feed)
         except Exception as error:  # noqa: BLE001 - the trainer sees it, in its place
             lane.fed = True
             self._queues[0].append((lane, _Done([Failure(error)])))
@@ -187,6 +212,7 @@ class Engine:
             lane.fed = isinstance(work, End)
             self._mark(0, lane, work)
         else:
+            work, lane.rest = work[: self.quantum], work[self.quantum :]
             self._arrive(0, lane, work)
         return True
 
@@ -194,7 +220,7 @@ class Engine:
         best, least = None, None
         for lane in self._lanes.values():
             finished = len(lane.finished) + lane.handed
-            if lane.fed or finished >= self._limits.target:
+            if lane.fed or finished >= self._limits.target or lane.marks > MOST_MARKS:
                 continue
             need = (finished + lane.pending, lane.rounds, lane.lane)
             if least is None or need < least:
@@ -211,6 +237,7 @@ class Engine:
                 lane, entry = queue.popleft()
                 moved = True
                 if isinstance(entry, (Flush, End)):
+                    lane.marks -= 1
                     self._mark(i + 1, lane, entry)
                 else:
                     self._count(lane, -1)
@@ -262,6 +289,7 @@ class Engine:
             self._work(i, hop, lane, self._turn_over(i, hop, lane, mark))
         if self._queues[i]:
             self._queues[i].append((lane, mark))
+            lane.marks += 1
         else:
             self._mark(i + 1, lane, mark)
 
@@ -292,17 +320,19 @@ class Engine:
     # the tail
 
     def _tail(self, lane: _Lane, items: Sequence[Item]) -> None:
+        if lane.finished and isinstance(lane.finished[-1], LaneFailure):
+            return
         for item in items:
             if not self._plan.counted and not lane.count(item):
                 continue
             if isinstance(item, Drop):
-                lane.drops.append(item)
+                lane.leave_out(item)
             elif isinstance(item, Failure):
                 self._fail(lane, item.error)
+                break
             else:
                 cut = item.cut if self._plan.counted and item.cut else lane.cut
-                lane.finished.append(Output(lane.lane, item.payload, cut, tuple(lane.drops), 0, item.origins))
-                lane.drops = []
+                lane.finished.append(Output(lane.lane, item.payload, cut, lane.taken_drops(), 0, item.origins))
         self._emit()
 
     def _tail_mark(self, lane: _Lane, mark: Flush | End) -> None:
@@ -311,7 +341,7 @@ class Engine:
             if failure:
                 self._fail(lane, failure.error)
         if isinstance(mark, End):
-            lane.finished.append(LaneEnd(lane.lane, tuple(lane.drops), mark.token))
+            lane.finished.append(LaneEnd(lane.lane, lane.taken_drops(), mark.token))
             self._emit()
 
     def _fail(self, lane: _Lane, error: BaseException) -> None:

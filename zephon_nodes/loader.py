@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from zephon_nodes.errors import ClosedError, ConfigError
 from zephon_nodes.node import Node
-from zephon_nodes.options import Options
+from zephon_nodes.options import options_of
 from zephon_nodes.session import Session
 from zephon_nodes.work.base import check_at_least
 
@@ -48,7 +48,8 @@ class Loader:
         if not isinstance(root, Node):
             raise ConfigError(f"Loader needs a zephon_nodes node, got {type(root).__name__}")
         self.root = root
-        self._session = Session(root, Options(**options))
+        self._options = options
+        self._session = Session(root, options_of(options))
         self._iterator: _Iterator | None = None
 
     def __iter__(self) -> _Iterator:
@@ -115,6 +116,10 @@ class Loader:
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, in this process or another, is a fresh loader of the same graph."""
+        return _remade, (self.root, self._options)
+
     def _next(self, iterator: _Iterator) -> Any:
         if iterator is not self._iterator:
             raise ClosedError("this iterator was overtaken by a newer iter() of the same loader; use one at a time")
@@ -130,3 +135,7 @@ class _Iterator:
 
     def __next__(self) -> Any:
         return self._loader._next(self)
+
+
+def _remade(root: Node, options: dict[str, Any]) -> Loader:
+    return Loader(root, **options)

@@ -172,7 +172,7 @@ class Node(BaseNode[Any]):  # type: ignore[misc]
         session = self.session()
         if initial_state is not None:
             session.load(initial_state)
-        session.restart()
+        session.restart(roll_over=False)  # torchdata's nodes and Loader begin the next epoch themselves
 
     def next(self) -> Any:
         return self.session().next()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from zephon_nodes.concurrency import DRIVERS, Driver, MakeEngine, default_parallelism
 from zephon_nodes.distributed import world_default
@@ -72,3 +74,14 @@ class Options:
         if rank is None or world_size is None:
             rank, world_size = world_default()
         return rank, world_size, replace(self, rank=rank, world_size=world_size)
+
+
+def options_of(given: dict[str, Any]) -> Options:
+    """Options by name. Raises ``ConfigError`` for an unknown one, with those that there are."""
+    known = [field.name for field in fields(Options)]
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], known, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(f"unknown options {unknown}{hint} There are {', '.join(known)}")
+    return Options(**given)

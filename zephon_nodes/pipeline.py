@@ -30,7 +30,7 @@ from zephon_nodes.ops.switch import Branch, Switch
 from zephon_nodes.ops.take import Take
 from zephon_nodes.ops.tokenize import Tokenize
 from zephon_nodes.ops.tokenize_chat import TokenizeChat
-from zephon_nodes.options import Options
+from zephon_nodes.options import options_of
 from zephon_nodes.work.base import Source
 from zephon_nodes.work.node_source import from_node
 
@@ -71,7 +71,7 @@ class Pipeline:
             self.node = Read(from_node(source))
         else:
             raise ConfigError(f"Pipeline needs a WorkSource or a node, got {type(source).__name__}")
-        Options(**options)  # what can't work is refused here, and not at the first iteration
+        options_of(options)  # what can't work is refused here, and not at the first iteration
         self._options = options
         self._loader: Loader | None = None
 
@@ -208,7 +208,7 @@ class Pipeline:
 
     def describe(self) -> str:
         """The graph as text: nodes, settings, and which threads run what."""
-        return describe(self.node, Options(**self._options).threads)
+        return describe(self.node, options_of(self._options).threads)
 
     __str__ = describe
 

@@ -8,11 +8,12 @@ The state is what ``next`` has returned. It is changed by the last act of ``next
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from zephon_nodes.concurrency import CLOSED, Driver, MakeEngine
-from zephon_nodes.distributed import from_rank_0, world_agreement
+from zephon_nodes.distributed import from_rank_0, initialised, world_agreement
 from zephon_nodes.drops import DropReport, too_many
 from zephon_nodes.engine import Engine, LaneEnd, LaneFailure, Limits, Output, Start, Submit
 from zephon_nodes.errors import ClosedError, ConfigError, RowError
@@ -82,9 +83,11 @@ class Session:
             for skip in at.skips:
                 self.drops.skipped(lane, skip)
 
-    def restart(self) -> None:
-        """Begins an epoch: see the head of this file."""
+    def restart(self, roll_over: bool = True) -> None:
+        """Begins an epoch: see the head of this file. ``roll_over``: whether a loaded epoch of which nothing is left is
+        passed over for the next one, or ends at once."""
         self.close()
+        self._resumed = self._resumed and roll_over
         if self._read:
             self._next_epoch()
         else:
@@ -159,9 +162,14 @@ class Session:
 
     def close(self) -> None:
         """Ends all threads. A ``next`` after it raises ``ClosedError`` until the session is restarted."""
-        self._stop()
         if self._over is None:
             self._over = ClosedError(CLOSED)
+        self._stop()
+
+    def _check_open(self) -> None:
+        if self._over is not None:
+            self._stop()
+            raise self._over
 
     def _stop(self) -> None:
         driver, self._driver, self._rounds = self._driver, None, None
@@ -172,6 +180,7 @@ class Session:
 
     def _next(self) -> Any:
         while True:
+            self._check_open()
             rounds = self._rounds or self._begin()
             turn = rounds.next()
             if turn is None:
@@ -211,6 +220,7 @@ class Session:
             fill_last=self._at_end == "pad",
         )
         self._driver = options.driver()(_maker(plan, live, self.epoch, limits), plan)
+        self._check_open()  # closed meanwhile by another thread, which saw no driver to close
         given = {lane: at.rounds for lane, at in self._lanes.items()}
         ended = {lane for lane, at in self._lanes.items() if at.ended}
         self._rounds = Rounds(given, ended, self._at_end, self._driver.get, self._agree)
@@ -234,7 +244,7 @@ class Session:
         was = self._lanes[output.lane]
         failed, cut = self._count(output.drops), output.cut
         after = replace(was, span=cut.span, taken=cut.taken, token=cut.token, rounds=was.rounds + 1)
-        self._publish(output.lane, replace(after, dropped=was.dropped + len(output.drops), failed=was.failed + failed))
+        self._publish(output.lane, replace(after, dropped=was.dropped + _sum(output.drops), failed=was.failed + failed))
         return output.payload
 
     def _deliver_blank(self, lane: int) -> Any:
@@ -247,7 +257,7 @@ class Session:
         was = self._lanes[end.lane]
         failed = self._count(end.drops)
         token = was.token if end.token is None else end.token
-        dropped = was.dropped + len(end.drops)
+        dropped = was.dropped + _sum(end.drops)
         self._lanes[end.lane] = replace(was, ended=True, token=token, dropped=dropped, failed=was.failed + failed)
 
     def _publish(self, lane: int, at: LaneState) -> None:
@@ -259,10 +269,10 @@ class Session:
         failed = [drop for drop in drops if drop.failed]
         limit = self._options.max_errors
         have = sum(at.failed for at in self._lanes.values())
-        if limit is not None and failed and have + len(failed) > limit:
-            raise too_many(failed[max(0, limit - have)], limit, self._source.locate)
+        if limit is not None and failed and have + _sum(failed) > limit:
+            raise too_many(failed[min(max(0, limit - have), len(failed) - 1)], limit, self._source.locate)
         self.drops.add(drops, self._where)
-        return len(failed)
+        return _sum(failed)
 
     def _where(self, origins: tuple[Pointer, ...]) -> str:
         return self._source.locate(origins, None)
@@ -288,6 +298,11 @@ class Session:
                 f"at_end={options.at_end!r} needs ranks to agree on the end, but torch.distributed isn't initialised with "
                 f"world_size={self._world}; initialise it, pass agree=..., or use at_end='ragged'"
             )
+        if options.at_end is None and agree is None and initialised():
+            raise ConfigError(
+                f"world_size={self._world} isn't that of torch.distributed, so these ranks can't agree on the end of finite data "
+                "and could wait for each other for ever; pass agree=..., at_end='ragged', or an endless source (passes=None)"
+            )
         can_blank = self.root.blank() is not None
         if options.at_end == "pad" and not can_blank:
             last = self.graph.names[-1]
@@ -306,6 +321,11 @@ def _maker(plan: Plan, starts: dict[int, Start], epoch: int, limits: Limits) -> 
         return Engine(plan, starts, epoch, limits, submit)
 
     return make
+
+
+def _sum(drops: Sequence[Drop]) -> int:
+    """Records that were left out."""
+    return sum(drop.count for drop in drops)
 
 
 def _alone(rounds: int, largest: bool) -> int:

@@ -103,12 +103,20 @@ def merged(payload: Any, records: Sequence[Record]) -> Record:
 
 
 class Drop:
-    """A record that was left out. ``failed``: by an error under on_error="skip", not by a filter."""
+    """A record that was left out. ``failed``: by an error under on_error="skip", not by a filter. ``count``: of records
+    that were left out alike; ``origins`` are then not kept."""
 
-    __slots__ = ("failed", "node", "origins", "reason")
+    __slots__ = ("count", "failed", "node", "origins", "reason")
 
-    def __init__(self, node: str, reason: str, origins: tuple[Pointer, ...], failed: bool = False) -> None:
-        self.node, self.reason, self.origins, self.failed = node, reason, origins, failed
+    def __init__(
+        self, node: str, reason: str, origins: tuple[Pointer, ...], failed: bool = False, count: int = 1
+    ) -> None:
+        self.node, self.reason, self.origins, self.failed, self.count = node, reason, origins, failed, count
+
+    @property
+    def head(self) -> str:
+        """What drops are counted by: the kind of error, or the reason."""
+        return self.reason.split("\n", 1)[0].split(":", 1)[0]
 
     def __repr__(self) -> str:
         return f"Drop({self.node!r}, {self.reason!r}, {self.origins!r})"

@@ -59,6 +59,7 @@ def load_function(path: str) -> Make:
     if spec is None or spec.loader is None:
         raise ConfigError(f"{file!r} isn't a Python file")
     module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, os.path.dirname(os.path.abspath(file)))  # as python FILE.py does
     sys.modules[spec.name] = module  # dataclasses and pickle look there
     spec.loader.exec_module(module)
     function = getattr(module, name, None)

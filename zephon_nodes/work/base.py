@@ -36,7 +36,7 @@ from zephon_nodes.stream import Cut, End, Flush, Pointer
 if TYPE_CHECKING:
     from zephon_nodes.work.token_estimation import TokenEstimation
 
-QUANTUM = 64
+QUANTUM = 256
 """Most pointers that travel as one unit of work, whatever the chunk size is."""
 
 
