@@ -134,9 +134,8 @@ def waits_in_next():
 
 
 def wait_once(event, payload):
-    if payload["v"] % 64 == 63:
-        ready()
-        event.wait(0.7)
+    ready()
+    event.wait(0.7)
     return payload
 
 

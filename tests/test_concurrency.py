@@ -143,9 +143,9 @@ def test_close_in_the_middle_of_next_starts_no_new_threads():
     """A close() in another thread, while next() does its books at a lane's end, must not be undone by it."""
 
     class Source(StaticMixtureWorkSource):
-        def locate(self, origins):
+        def locate(self, origins, most=None):
             in_thread(pipeline.close)[0].join(LONG)
-            return super().locate(origins)
+            return super().locate(origins, most)
 
     rows = Dataset.from_rows("d", [{"v": i} for i in range(40)])
     made = Source([rows], None, 2, 8, 2, shuffle="none")

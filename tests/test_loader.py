@@ -196,8 +196,10 @@ def test_a_world_that_does_not_divide_the_lanes_is_refused_at_construction_with_
 
 
 def test_an_unknown_option_is_refused_with_its_name():
-    with pytest.raises(TypeError, match="num_workers"):
+    with pytest.raises(ConfigError, match=r"\['num_workers'\].*parallelism"):
         loader(num_workers=4)
+    with pytest.raises(ConfigError, match="did you mean 'prefetch'"):
+        loader(prefech=4)
 
 
 class Ours(IterableDataset):

@@ -139,7 +139,7 @@ def test_a_lane_that_has_ended_does_not_count_as_one_that_stopped_early():
         return Pipeline(Lanes((3, 20, 20, 5)), rank=rank, world_size=2, runner="inline", at_end="ragged")
 
     merged = merge_states([take(ragged(0), 3 + 8)[1], take(ragged(1), 8 + 5)[1]])
-    assert [merged[f"lane_{lane}"][2:4] for lane in range(4)] == [[3, 1], [8, 0], [8, 0], [5, 1]]
+    assert [merged[f"lane_{lane}"][2:4] for lane in range(4)] == [[8, 1], [8, 0], [8, 0], [8, 1]]
 
 
 # loading
