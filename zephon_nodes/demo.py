@@ -23,7 +23,8 @@ from zephon_nodes.verify import verify
 from zephon_nodes.work.static_mixture import StaticMixtureWorkSource
 
 LANES, LENGTH, MICROBATCH = 4, 512, 4
-_SOURCES, _LARGEST = 1500, 60_000
+_SOURCES, _LARGEST = 900, 60_000
+_LEFT_OUT = ("site-packages", "__pycache__", "encodings", "test", "tests", "idle_test")
 
 
 def demo(folder: str | None = None, seconds: float = 5.0) -> bool:
@@ -90,7 +91,7 @@ def make_data(root: Path) -> None:
 def _sources() -> Iterator[str]:
     """Python's own library, file by file, in an order of its own."""
     for folder, folders, files in os.walk(sysconfig.get_paths()["stdlib"]):
-        folders[:] = sorted(name for name in folders if name not in ("site-packages", "__pycache__"))
+        folders[:] = sorted(name for name in folders if name not in _LEFT_OUT)
         for name in sorted(files):
             path = Path(folder) / name
             if name.endswith(".py") and 200 < path.stat().st_size < _LARGEST:
@@ -120,10 +121,10 @@ def _show(root: Path) -> None:
     print(f"\nThe first batch: {batch}")
     for name in ("input_ids", "labels", "position_ids"):
         print(f"  {name:13s} {tuple(step[name].shape)} {step[name].dtype}")
-    for row, origins in enumerate(batch.origins[:2]):
-        print(f"  row {row}: {len(origins)} documents, the first from row {origins[0].row} of {origins[0].file}:")
-        text = decode(step["input_ids"][row][step["document_ids"][row] == 0].tolist())
-        print("    " + text[:240].replace("\n", "\n    "))
+    for row, origins in list(enumerate(batch.origins))[::2]:
+        print(f"  row {row}: {len(origins)} documents, the last from row {origins[-1].row} of {origins[-1].file}:")
+        text = decode(step["input_ids"][row][step["document_ids"][row] == len(origins) - 1].tolist())
+        print("    " + text[:240].strip().replace("\n", "\n    "))
 
 
 def _measure(root: Path, seconds: float) -> None:

@@ -74,9 +74,12 @@ class Phases:
         return [*out, placed[-1]]
 
     def recipe(self) -> dict[str, Any]:
+        """The shares, if they never change; else all that decides about their changes."""
         listed = [
             [phase.start, {name: str(share) for name, share in sorted(phase.shares.items())}] for phase in self.phases
         ]
+        if len(listed) == 1:
+            return dict(listed[0][1])
         return {"phases": listed, "ramp": self.ramp, "unit": self.unit, "tokens_per_step": self.tokens_per_step}
 
     def __repr__(self) -> str:
