@@ -54,7 +54,7 @@ class WorkTask:
 
     __slots__ = ("calls", "done", "hop", "items", "seconds")
 
-    def __init__(self, hop: Hop, calls: list[Any]) -> None:
+    def __init__(self, hop: Hop, calls: Sequence[Any]) -> None:
         self.hop, self.calls, self.done = hop, calls, False
         self.items: list[Item] = []
         self.seconds = 0.0
@@ -66,7 +66,7 @@ class WorkTask:
         except Exception as error:  # noqa: BLE001 - the trainer sees it, when its turn comes; never a bare StopIteration
             self.items = [Failure(named(error, "+".join(self.hop.names)))]
         self.seconds = (time.perf_counter() - begin) / len(self.calls)
-        self.calls = []
+        self.calls = ()
 
 
 class InlineDriver:
@@ -75,7 +75,7 @@ class InlineDriver:
     def __init__(self, make_engine: MakeEngine, plan: Plan) -> None:
         self._engine: Engine | None = make_engine(self._submit)
 
-    def _submit(self, i: int, hop: Hop, calls: list[Any]) -> WorkTask:
+    def _submit(self, i: int, hop: Hop, calls: Sequence[Any]) -> WorkTask:
         task = WorkTask(hop, calls)
         task.run()
         task.done = True
@@ -144,7 +144,7 @@ class _Crash:
 
 
 def _submitter(inboxes: Mapping[int, SimpleQueue[Any]]) -> Submit:
-    def submit(i: int, hop: Hop, calls: list[Any]) -> WorkTask:
+    def submit(i: int, hop: Hop, calls: Sequence[Any]) -> WorkTask:
         task = WorkTask(hop, calls)
         if i in inboxes:
             inboxes[i].put(task)

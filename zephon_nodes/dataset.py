@@ -14,7 +14,7 @@ import numpy as np
 
 from zephon_nodes.errors import ConfigError, RowError
 from zephon_nodes.formats import format_for, format_named, known_suffixes
-from zephon_nodes.formats.base import BadRow, Format, Shard
+from zephon_nodes.formats.base import BadRow, Format, Shard, Unit
 from zephon_nodes.formats.memory import MemoryFormat
 from zephon_nodes.hashing import I64
 from zephon_nodes.listing import PathLike, find_files
@@ -162,6 +162,24 @@ class Dataset:
         place = int(opened.shard_starts[shard]) + row
         unit = _holder(opened.unit_starts, place)
         return unit - int(opened.first_units[shard]), place - int(opened.unit_starts[unit])
+
+    def units_of(self, shard: I64, row: I64) -> tuple[I64, I64]:
+        """``unit_of`` for int64 arrays, units numbered through the dataset. Raises IndexError if one is outside."""
+        opened = self._open()
+        if len(shard) and not (shard.min() >= 0 and shard.max() < len(self._files)):
+            raise IndexError(f"dataset {self.name!r} has no shard {int(shard.max())}")
+        wrong = (row < 0) | (row >= opened.shard_rows[shard])
+        if wrong.any():
+            at = int(np.flatnonzero(wrong)[0])
+            raise IndexError(f"dataset {self.name!r} has no row {int(row[at])} of shard {int(shard[at])}")
+        place = opened.shard_starts[shard] + row
+        units: I64 = opened.unit_starts.searchsorted(place, side="right") - 1
+        return units, place - opened.unit_starts[units]
+
+    def read_unit(self, unit: int) -> Unit:
+        """Fetches and decodes a unit, by its number in the dataset."""
+        shard = _holder(self.first_units, unit)
+        return self.shard(shard).read(unit - int(self.first_units[shard]))
 
     def shard(self, index: int) -> Shard:
         """The shard of a number."""

@@ -38,7 +38,7 @@ class Task(Protocol):
     items: list[Item]
 
 
-Submit: TypeAlias = "Callable[[int, Hop, list[Any]], Task]"
+Submit: TypeAlias = "Callable[[int, Hop, Sequence[Any]], Task]"
 
 
 class Start(NamedTuple):
@@ -99,7 +99,7 @@ class _Lane:
         self.drops: list[Drop] = []
         self.folded: dict[tuple[str, str, bool], Drop] = {}
         self.pending = self.handed = self.marks = 0
-        self.rest: list[Any] = []
+        self.rest: Sequence[Any] = ()
         self.fed = False
 
     def flush(self, mark: Flush) -> Failure | None:
@@ -202,7 +202,7 @@ class Engine:
         if lane is None:
             return False
         try:
-            work = lane.rest or next(lane.feed)
+            work = lane.rest if len(lane.rest) else next(lane.feed)
         except Exception as error:  # noqa: BLE001 - the trainer sees it, in its place
             lane.fed = True
             self._queues[0].append((lane, _Done([Failure(error)])))
@@ -254,11 +254,11 @@ class Engine:
             self._tail(lane, items)
             return
         hop = self._hops[i]
-        calls = self._accumulate(i, hop, lane, items) if hop.accumulator else list(items)
+        calls = self._accumulate(i, hop, lane, items) if hop.accumulator else items
         self._work(i, hop, lane, calls)
 
-    def _work(self, i: int, hop: Hop, lane: _Lane, calls: list[Any]) -> None:
-        if not calls:
+    def _work(self, i: int, hop: Hop, lane: _Lane, calls: Sequence[Any]) -> None:
+        if not len(calls):
             return
         task = self._submit(i, hop, calls)
         if hop.parallelism == 0 and not self._queues[i]:

@@ -40,17 +40,17 @@ class Hop:
     accumulator: Callable[[Place], Accumulator] | None = None
     call: Callable[[Any], list[Item]] | None = None
     failed: Callable[[tuple[Pointer, ...], BaseException], Item] | None = None
-    read: Callable[[list[Any]], list[Item]] | None = None
+    read: Callable[[Any], list[Item]] | None = None
     each: list[Each] = field(default_factory=list)
 
-    def run(self, calls: list[Any]) -> list[Item]:
+    def run(self, calls: Sequence[Any]) -> list[Item]:
         """What becomes of the calls (the first hop: of the source's work; without accumulator: of the items), in order."""
         if self.read:
             items = self.read(calls)
         elif self.accumulator:
             items = [item for call in calls for item in self._one(call)]
         else:
-            items = calls
+            items = list(calls)
         for function in self.each:
             items = apply_each(function, items)
         return items

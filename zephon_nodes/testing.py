@@ -170,7 +170,7 @@ class ScheduledDriver(InlineDriver):
         self._seed, self._drawn = seed, 0
         super().__init__(make_engine, plan)
 
-    def _submit(self, i: int, hop: Hop, calls: list[Any]) -> WorkTask:
+    def _submit(self, i: int, hop: Hop, calls: Sequence[Any]) -> WorkTask:
         if hop.parallelism == 0:
             return super()._submit(i, hop, calls)
         task = WorkTask(hop, calls)

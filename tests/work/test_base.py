@@ -95,8 +95,8 @@ def test_a_lane_is_fed_in_small_lists_with_a_mark_at_every_span(lanes, flush_eve
         else:
             assert got is None
             assert 1 <= len(work) <= QUANTUM
-            assert [key for _, key in work] == [identity(at) for at, _ in work]
-            found[-1] += [at.row for at, _ in work]
+            assert work.identities() == [identity(at) for at in work]
+            found[-1] += [at.row for at in work]
     assert got == End(lane)
     assert found == [rows[0][skipped:], *rows[1:]]
 

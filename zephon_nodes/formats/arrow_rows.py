@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zephon_nodes.formats.base import BadRow, Unit
+from zephon_nodes.formats.base import BadRow, Rows, Unit
 from zephon_nodes.hashing import I64
 
 Reader: TypeAlias = Callable[[I64], list[Any]]
@@ -41,7 +41,7 @@ class ArrowUnit(Unit):
         self.rows = int(self._starts[-1])
         self.nbytes = sum(batch.nbytes for batch in self._batches)
 
-    def take(self, rows: Sequence[int]) -> list[Any]:
+    def take(self, rows: Rows) -> list[Any]:
         """See ``Unit.take``. Raises IndexError for a row that the unit doesn't have."""
         if not len(rows):
             return []

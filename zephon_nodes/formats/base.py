@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from zephon_nodes.hashing import I64
 from zephon_nodes.storage import StoredFile
+
+Rows: TypeAlias = "Sequence[int] | I64"
 
 
 class BadRow:
@@ -35,7 +37,7 @@ class Unit(ABC):
     nbytes: int
 
     @abstractmethod
-    def take(self, rows: Sequence[int]) -> list[Any]:
+    def take(self, rows: Rows) -> list[Any]:
         """The payloads of these rows (indices in the unit, any order, repeats allowed), or a ``BadRow`` in their place.
 
         Each payload is fresh: a caller may change it without changing the unit. Numeric lists are writable numpy arrays.
@@ -72,7 +74,7 @@ class Shard(ABC):
     def read(self, unit: int) -> Unit:
         """Fetches and decodes a unit. Raises ``ReadError`` naming the file."""
 
-    def take(self, rows: Sequence[int]) -> list[Any] | None:
+    def take(self, rows: Rows) -> list[Any] | None:
         """Single rows (indices in the file) without their unit, where the format can do that cheaply; else None.
 
         Used when rows are wanted in a global order, so that a unit would be fetched for one row of it.

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from zephon_nodes.errors import ReadError
-from zephon_nodes.formats.base import BadRow, Shard, Unit
+from zephon_nodes.formats.base import BadRow, Rows, Shard, Unit
 from zephon_nodes.formats.line_index import line_offsets
 from zephon_nodes.hashing import I64
 from zephon_nodes.storage import StoredFile, read_errors, write_atomically
@@ -61,7 +61,7 @@ class JsonlShard(Shard):
         offsets = self._offsets[self._firsts[unit] : self._firsts[unit + 1] + 1]
         return JsonlUnit(self._data.read_range(int(offsets[0]), int(offsets[-1])), offsets, self._columns)
 
-    def take(self, rows: Sequence[int]) -> list[Any]:
+    def take(self, rows: Rows) -> list[Any]:
         """See ``Shard.take``: reads the bytes of these lines only."""
         index = np.asarray(rows, np.int64)
         spans = zip(self._offsets[index].tolist(), self._offsets[index + 1].tolist(), strict=True)
@@ -75,7 +75,7 @@ class JsonlUnit(Unit):
         self._raw, self._offsets, self._columns = raw, offsets - offsets[0], columns
         self.rows, self.nbytes = len(offsets) - 1, len(raw) + self._offsets.nbytes
 
-    def take(self, rows: Sequence[int]) -> list[Any]:
+    def take(self, rows: Rows) -> list[Any]:
         """See ``Unit.take``."""
         index = np.asarray(rows, np.int64)
         spans = zip(self._offsets[index].tolist(), self._offsets[index + 1].tolist(), strict=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from zephon_nodes.digest import content_digest
-from zephon_nodes.formats.base import BadRow, Shard, Unit
+from zephon_nodes.formats.base import BadRow, Rows, Shard, Unit
 from zephon_nodes.hashing import I64
 from zephon_nodes.storage import StoredFile
 
@@ -52,7 +52,7 @@ class MemoryShard(Shard):
         """See ``Shard.read``."""
         return MemoryUnit(self._rows[unit * UNIT_ROWS : (unit + 1) * UNIT_ROWS], int(self.unit_bytes[unit]))
 
-    def take(self, rows: Sequence[int]) -> list[Any]:
+    def take(self, rows: Rows) -> list[Any]:
         """See ``Shard.take``."""
         return [_fresh(self._rows[row]) for row in rows]
 
@@ -64,7 +64,7 @@ class MemoryUnit(Unit):
         self._rows = rows
         self.rows, self.nbytes = len(rows), nbytes
 
-    def take(self, rows: Sequence[int]) -> list[Any]:
+    def take(self, rows: Rows) -> list[Any]:
         """See ``Unit.take``. Copies deeply, so that nobody downstream can change the user's rows."""
         return [_fresh(self._rows[row]) for row in rows]
 

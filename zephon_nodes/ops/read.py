@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from zephon_nodes.concurrency import SharedCache
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.formats.base import BadRow, Unit
+from zephon_nodes.hashing import I64
 from zephon_nodes.node import Node, OnError, Setup
-from zephon_nodes.stream import Item, Pointer, Record
-from zephon_nodes.work.base import Source, WorkSource
+from zephon_nodes.stream import Item, Record
+from zephon_nodes.work.base import Chunk, Source, WorkSource
 
-UnitKey = tuple[str, int, int]
+UnitKey = tuple[str, int]
 
 
 class Read(Node):
@@ -62,46 +66,49 @@ class _Reader:
         self._datasets = {dataset.name: dataset for dataset in source.datasets}
         self._cache: SharedCache[UnitKey, Unit] = SharedCache(setup.cache_units)
 
-    def __call__(self, work: list[tuple[Pointer, int]]) -> list[Item]:
-        payloads = self._payloads([pointer for pointer, _ in work])
-        return [
-            self._setup.failed((pointer,), payload.cause)
-            if type(payload) is BadRow
-            else Record(payload, key, (pointer,))
-            for (pointer, key), payload in zip(work, payloads, strict=True)
-        ]
+    def __call__(self, work: Chunk) -> list[Item]:
+        origins = [(pointer,) for pointer in work.pointers()]
+        items: list[Item] = list(map(Record, self._payloads(work), work.identities(), origins))
+        for place, item in enumerate(items):
+            if isinstance(item, Record) and type(item.payload) is BadRow:
+                items[place] = self._setup.failed(item.origins, item.payload.cause)
+        return items
 
-    def _payloads(self, pointers: list[Pointer]) -> list[Any]:
-        out: list[Any] = [None] * len(pointers)
-        places: dict[UnitKey, tuple[list[int], list[int]]] = {}
-        left = self._single_rows(pointers, out) if self._random_access else list(enumerate(pointers))
-        for place, (name, shard, row, _) in left:
-            unit, inside = self._datasets[name].unit_of(shard, row)
-            at, rows = places.setdefault((name, shard, unit), ([], []))
-            at.append(place)
-            rows.append(inside)
-        units = self._cache.fetch({key: len(rows) for key, (_, rows) in places.items()}, self._decode)
-        for key, (at, rows) in places.items():
-            for place, payload in zip(at, units[key].take(rows), strict=True):
+    def _payloads(self, work: Chunk) -> list[Any]:
+        out: list[Any] = [None] * len(work)
+        left = self._single_rows(work, out) if self._random_access else np.arange(len(work))
+        wanted: dict[UnitKey, tuple[I64, I64]] = {}
+        for number in np.unique(work.dataset[left]).tolist():
+            name = work.names[number]
+            places = left[work.dataset[left] == number]
+            units, rows = self._datasets[name].units_of(work.shard[places], work.row[places])
+            by_unit = np.argsort(units, kind="stable")
+            edges = [*np.flatnonzero(np.diff(units[by_unit], prepend=-1)).tolist(), len(units)]
+            for first, stop in itertools.pairwise(edges):
+                at = by_unit[first:stop]
+                wanted[name, int(units[at[0]])] = places[at], rows[at]
+        found = self._cache.fetch({key: len(rows) for key, (_, rows) in wanted.items()}, self._decode)
+        for key, (places, rows) in wanted.items():
+            for place, payload in zip(places.tolist(), found[key].take(rows), strict=True):
                 out[place] = payload
         return out
 
-    def _single_rows(self, pointers: list[Pointer], out: list[Any]) -> list[tuple[int, Pointer]]:
-        """Fills in the rows of formats that can fetch them one by one; returns the others."""
-        shards: dict[tuple[str, int], list[int]] = {}
-        for place, pointer in enumerate(pointers):
-            shards.setdefault((pointer.dataset, pointer.shard), []).append(place)
-        left = []
-        for (name, shard), places in shards.items():
-            rows = self._datasets[name].shard(shard).take([pointers[place].row for place in places])
+    def _single_rows(self, work: Chunk, out: list[Any]) -> I64:
+        """Fills in the rows of formats that can fetch them one by one; the places of the others."""
+        shards: dict[tuple[int, int], list[int]] = {}
+        for place, key in enumerate(zip(work.dataset.tolist(), work.shard.tolist(), strict=True)):
+            shards.setdefault(key, []).append(place)
+        left: list[int] = []
+        for (number, shard), places in shards.items():
+            rows = self._datasets[work.names[number]].shard(shard).take(work.row[places])
             if rows is None:
-                left += [(place, pointers[place]) for place in places]
+                left += places
             else:
                 for place, payload in zip(places, rows, strict=True):
                     out[place] = payload
-        return left
+        return np.array(left, np.int64)
 
     def _decode(self, key: UnitKey) -> tuple[Unit, int]:
-        name, shard, unit = key
-        decoded = self._datasets[name].shard(shard).read(unit)
+        name, unit = key
+        decoded = self._datasets[name].read_unit(unit)
         return decoded, decoded.rows

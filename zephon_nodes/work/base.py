@@ -19,6 +19,7 @@ behind it and nothing to save; resuming is asking for a later chunk. A curriculu
 
 from __future__ import annotations
 
+import functools
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -60,7 +61,7 @@ class Source(ABC):
     token_estimation: TokenEstimation | None = None
 
     @abstractmethod
-    def feed(self, lane: int, epoch: int, start: Cut) -> Iterator[Flush | list[Any] | End]:
+    def feed(self, lane: int, epoch: int, start: Cut) -> Iterator[Flush | Sequence[Any] | End]:
         """A lane from a place on: a ``Flush`` at the start of each span (the first one included), lists of work of at
         most ``QUANTUM`` elements, and an ``End``. ``start.taken`` elements of the first span are left out."""
 
@@ -170,7 +171,7 @@ class WorkSource(Source):
             "settings": {name: value for name, value in plain_attributes(self).items() if name not in known},
         }
 
-    def feed(self, lane: int, epoch: int, start: Cut) -> Iterator[Flush | list[Any] | End]:
+    def feed(self, lane: int, epoch: int, start: Cut) -> Iterator[Flush | Sequence[Any] | End]:
         index, skip, empty = start.span * self.flush_every, start.taken, 0
         while True:
             if index % self.flush_every == 0:
@@ -179,7 +180,7 @@ class WorkSource(Source):
             if chunk is None:
                 yield End(lane)
                 return
-            work = self._work(chunk, lane, index)
+            work = self._checked(chunk, lane, index)
             yield from (work[i : i + QUANTUM] for i in range(skip, len(work), QUANTUM))
             skip = max(0, skip - len(work))
             index, empty = index + 1, 0 if work else empty + 1
@@ -189,20 +190,18 @@ class WorkSource(Source):
                     "give None after the end of a lane"
                 )
 
-    def _work(self, chunk: Any, lane: int, index: int) -> list[tuple[Pointer, int]]:
-        """Pointers with their identities. Raises ``ConfigError`` for what isn't a chunk of this source."""
+    def _checked(self, chunk: Any, lane: int, index: int) -> Chunk:
+        """A chunk as arrays. Raises ``ConfigError`` for what isn't a chunk of this source."""
         if isinstance(chunk, Chunk):
-            return list(zip(chunk.pointers(), chunk.identities(), strict=True))
-        names = {dataset.name for dataset in self.datasets}
-        wrong = (
-            chunk if not isinstance(chunk, Sequence) else next((at for at in chunk if not _is_pointer(at, names)), None)
-        )
-        if wrong is not None or not isinstance(chunk, Sequence) or None in chunk:
+            return chunk
+        names = [dataset.name for dataset in self.datasets]
+        wrong = chunk if not isinstance(chunk, Sequence) else [at for at in chunk if not _is_pointer(at, names)][:1]
+        if not isinstance(chunk, Sequence) or wrong:
             raise ConfigError(
                 f"{source_name(self)}.chunk(lane={lane}, index={index}) must give a list of Pointer to rows of "
                 f"{sorted(names)}, or None at the end; got {wrong!r:.100}"
             )
-        return [(pointer, identity(pointer)) for pointer in chunk]
+        return Chunk.of(chunk, names)
 
 
 def _is_pointer(at: Any, names: Collection[str]) -> bool:
@@ -215,10 +214,20 @@ def source_name(source: Source) -> str:
 
 
 class Chunk(Sequence[Pointer]):
-    """Pointers as arrays. ``names``: of datasets; ``dataset``: index into them; ``shard``, ``row``, ``pass_``: int64."""
+    """Pointers as arrays. ``names``: of datasets; ``dataset``: index into them; ``shard``, ``row``, ``pass_``: int64.
+
+    A slice of it is one of the same kind, without a copy.
+    """
 
     def __init__(self, names: Sequence[str], dataset: I64, shard: I64, row: I64, pass_: I64) -> None:
         self.names, self.dataset, self.shard, self.row, self.pass_ = names, dataset, shard, row, pass_
+
+    @classmethod
+    def of(cls, pointers: Sequence[Pointer], names: Sequence[str]) -> Chunk:
+        """The chunk of some pointers to datasets with these names."""
+        dataset = np.array([names.index(at.dataset) for at in pointers], np.int64)
+        rest = np.array([[operator.index(part) for part in at[1:]] for at in pointers], np.int64).reshape(-1, 3)
+        return cls(names, dataset, *rest.T)
 
     def __len__(self) -> int:
         return len(self.row)
@@ -226,19 +235,34 @@ class Chunk(Sequence[Pointer]):
     @overload
     def __getitem__(self, i: int) -> Pointer: ...
     @overload
-    def __getitem__(self, i: slice) -> Sequence[Pointer]: ...
-    def __getitem__(self, i: int | slice) -> Pointer | Sequence[Pointer]:
-        return self.pointers()[i]
+    def __getitem__(self, i: slice) -> Chunk: ...
+    def __getitem__(self, i: int | slice) -> Pointer | Chunk:
+        if isinstance(i, slice):
+            return Chunk(self.names, self.dataset[i], self.shard[i], self.row[i], self.pass_[i])
+        return Pointer(self.names[int(self.dataset[i])], int(self.shard[i]), int(self.row[i]), int(self.pass_[i]))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (list, Chunk)) and self.pointers() == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __iter__(self) -> Iterator[Pointer]:
+        return iter(self.pointers())
 
     def pointers(self) -> list[Pointer]:
         names = [self.names[i] for i in self.dataset.tolist()]
         return list(map(Pointer, names, self.shard.tolist(), self.row.tolist(), self.pass_.tolist()))
 
     def identities(self) -> list[int]:
-        keys = np.array([key("row", name) for name in self.names], np.uint64)[self.dataset]
+        keys = np.array([_row_key(name) for name in self.names], np.uint64)[self.dataset]
         for part in (self.shard, self.row, self.pass_):
             keys = mix_array(keys ^ part.astype(np.uint64))
         return _ints(keys)
+
+
+@functools.lru_cache(maxsize=4096)
+def _row_key(name: str) -> int:
+    return key("row", name)
 
 
 def _ints(array: U64) -> list[int]:
@@ -247,7 +271,7 @@ def _ints(array: U64) -> list[int]:
 
 def identity(pointer: Pointer) -> int:
     """Identity of the record that a pointer names: the same on every rank, another one in the next pass."""
-    value = key("row", pointer.dataset)
+    value = _row_key(pointer.dataset)
     for part in pointer[1:]:
         value = mix(value ^ operator.index(part))
     return value

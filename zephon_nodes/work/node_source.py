@@ -50,7 +50,7 @@ class NodeSource(Source):
         """The token of an epoch's start: a node counts its epochs itself, so it must be put back into the last one."""
         return _AFTER + (token or "")
 
-    def feed(self, lane: int, epoch: int, start: Cut) -> Iterator[Flush | list[Any] | End]:
+    def feed(self, lane: int, epoch: int, start: Cut) -> Iterator[Flush | Sequence[Any] | End]:
         node, span, skip = self.nodes[lane], start.span, start.taken
         first = self._rewind(lane, start.token)
         while True:

@@ -75,11 +75,10 @@ class Phases:
 
     def recipe(self) -> dict[str, Any]:
         """The shares, if they never change; else all that decides about their changes."""
-        listed = [
-            [phase.start, {name: str(share) for name, share in sorted(phase.shares.items())}] for phase in self.phases
-        ]
-        if len(listed) == 1:
-            return dict(listed[0][1])
+        shares = [{name: str(share) for name, share in sorted(phase.shares.items())} for phase in self.phases]
+        if len(shares) == 1:
+            return dict(shares[0])
+        listed = [[phase.start, said] for phase, said in zip(self.phases, shares, strict=True)]
         return {"phases": listed, "ramp": self.ramp, "unit": self.unit, "tokens_per_step": self.tokens_per_step}
 
     def __repr__(self) -> str:
