@@ -7,12 +7,11 @@ node on top.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from math import prod
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
-import numpy as np
-
+from multimodal.placeholders import images_of
 from multimodal.vision import Vision
 from zephon_nodes.accumulator import Accumulator, Place
 from zephon_nodes.errors import ConfigError, RowError
@@ -20,7 +19,6 @@ from zephon_nodes.node import Node, OnError, Setup
 from zephon_nodes.pack_node import Homogeneity, PackNode, packed_record
 from zephon_nodes.packing import Part
 from zephon_nodes.stream import Drop, Record
-from zephon_nodes.work.base import check_at_least
 
 Algorithm: TypeAlias = Literal["first_fit", "best_fit"]
 
@@ -66,15 +64,18 @@ class ImagePacker(Generic[Doc]):
         if sizes.tokens == self._budget.tokens:
             return [[doc]]
         done = []
-        found = self._best_with(sizes) if self._best else self._first_with(sizes)
-        if found is None:
+        tokens, images, patches = sizes
+        room = [one for one in self._bins if one.tokens >= tokens and one.images >= images and one.patches >= patches]
+        if room:
+            chosen = self._choose(room)
+        else:
             if len(self._bins) == self._num_bins:
-                done.append(self._leave(min(self._bins, key=_room) if self._best else self._bins[0]))
-            found = _Bin(self._budget)
-            self._bins.append(found)
-        self._place(found, doc, sizes)
-        if not found.tokens:
-            done.append(self._leave(found))
+                done.append(self._leave(self._choose(self._bins)))
+            chosen = _Bin(self._budget)
+            self._bins.append(chosen)
+        self._place(chosen, doc, sizes)
+        if not chosen.tokens:
+            done.append(self._leave(chosen))
         return done
 
     def flush(self) -> list[list[Doc]]:
@@ -82,20 +83,8 @@ class ImagePacker(Generic[Doc]):
         bins, self._bins = self._bins, []
         return [found.docs for found in bins]
 
-    def _first_with(self, sizes: Sizes) -> _Bin[Doc] | None:
-        tokens, images, patches = sizes
-        for found in self._bins:
-            if found.tokens >= tokens and found.images >= images and found.patches >= patches:
-                return found
-        return None
-
-    def _best_with(self, sizes: Sizes) -> _Bin[Doc] | None:
-        tokens, images, patches = sizes
-        best, least = None, 2.0
-        for one in self._bins:
-            if one.room < least and one.tokens >= tokens and one.images >= images and one.patches >= patches:
-                best, least = one, one.room
-        return best
+    def _choose(self, bins: list[_Bin[Doc]]) -> _Bin[Doc]:
+        return min(bins, key=_room) if self._best else bins[0]
 
     def _place(self, found: _Bin[Doc], doc: Doc, sizes: Sizes) -> None:
         found.docs.append(doc)
@@ -129,6 +118,12 @@ class PackImages(PackNode):
     "raise" makes them errors. ``homogeneity``: as in ``PackFlat``.
 
     Raises ``ConfigError`` for settings that don't fit, and ``RowError`` for samples that aren't as said above.
+
+    >>> from zephon_nodes import Dataset, Pipeline, StaticMixtureWorkSource
+    >>> rows = Dataset.from_rows("demo", [{"input_ids": [1] * n, "images": []} for n in (5, 4, 3)])
+    >>> graph = Pipeline(StaticMixtureWorkSource([rows], shuffle="none"), runner="inline").then(PackImages, 8)
+    >>> [[len(sample["input_ids"]) for sample in row["sequences"]] for row in graph]
+    [[5, 3], [4]]
     """
 
     kind = "pack_images"
@@ -163,14 +158,13 @@ class PackImages(PackNode):
             parallelism=parallelism,
             on_error=on_error,
         )
-        for setting, value in (("max_images", max_images), ("max_patches", max_patches)):
-            if value is not None:
-                check_at_least(setting, value, 1)
         if max_patches is not None and vision is None:
-            raise ConfigError(f"pack_images: max_patches={max_patches} needs vision=, which tells the patches of an image")
+            raise ConfigError(
+                f"pack_images: max_patches={max_patches} needs vision=..., which tells the patches of an image"
+            )
         self.max_images, self.max_patches, self.vision = max_images, max_patches, vision
         self.best = algorithm == "best_fit"
-        self.budget = Sizes(max_length, max_images or sys.maxsize, max_patches or sys.maxsize)
+        self.budget = Sizes(max_length, _limit("max_images", max_images), _limit("max_patches", max_patches))
 
     def settings(self) -> dict[str, Any]:
         vision = self.vision.recipe() if self.vision is not None else None
@@ -240,23 +234,16 @@ def over_budget(sizes: Sizes, budget: Sizes) -> str | None:
     return f"over {limits}: " + ", ".join(f"{sizes[i]} {Sizes._fields[i]}" for i in passed)
 
 
-def images_of(payload: Any) -> Sequence[Any]:
-    """The images of a sample, none where the field is null or missing. Raises ``ValueError`` unless they are a list of
-    arrays (H, W, 3)."""
-    images = payload.get("images")
-    if images is None:
-        return ()
-    if not isinstance(images, (list, tuple)):
-        raise ValueError(f"images must be a list of arrays (H, W, 3), got {type(images).__name__}")
-    for index, image in enumerate(images):
-        if not isinstance(image, np.ndarray) or image.ndim != 3 or image.shape[2] != 3:
-            came = f"shape {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
-            raise ValueError(f"image {index} must be an array (H, W, 3), got {came}; decode images before packing")
-    return images
-
-
 def _check(setting: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ConfigError(
             f"pack_images: {setting}={value!r} doesn't keep samples whole; use one of {', '.join(map(repr, choices))}"
         )
+
+
+def _limit(setting: str, value: int | None) -> int:
+    if value is None:
+        return sys.maxsize
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"pack_images: {setting}={value!r}, but an int of at least 1 is needed, or None for no limit")
+    return value

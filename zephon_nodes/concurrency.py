@@ -18,11 +18,11 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from zephon_nodes.engine import Engine, Event, Output, Submit
+from zephon_nodes.engine import READERS, Engine, Event, Output, Submit
 from zephon_nodes.errors import ClosedError, named
 from zephon_nodes.plan import Hop, Plan
 from zephon_nodes.stream import Failure, Item
@@ -107,17 +107,20 @@ class ThreadDriver:
         self._out: SimpleQueue[Any] = SimpleQueue()
         self._pid = os.getpid()
         stopped = threading.Event()
-        inboxes: dict[int, SimpleQueue[Any]] = {i: SimpleQueue() for i, hop in enumerate(plan.hops) if hop.parallelism}
+        pools = {i: ("+".join(hop.names), hop.parallelism) for i, hop in enumerate(plan.hops) if hop.parallelism}
+        if plan.warm is not None:
+            pools[READERS] = (plan.warm.names[0], plan.readers)
+        inboxes: dict[int, SimpleQueue[Any]] = {i: SimpleQueue() for i in pools}
         workers = [
-            _thread("+".join(hop.names), _work, inboxes[i], self._mail, stopped)
-            for i, hop in enumerate(plan.hops)
-            for _ in range(hop.parallelism)
+            _thread(name, _work, inboxes[i], self._mail, stopped)
+            for i, (name, size) in pools.items()
+            for _ in range(size)
         ]
         engine = make_engine(_submitter(inboxes))
         engine.quantum = _FIRST_QUANTUM
-        driver = _thread("driver", _drive, engine, self._mail, self._out)
-        hops = [inboxes[i] for i, hop in enumerate(plan.hops) for _ in range(hop.parallelism)]
-        self._end = weakref.finalize(self, _end, driver, workers, self._mail, hops, self._out, stopped)
+        driver = _thread("driver", _drive, engine, plan.warm, self._mail, self._out)
+        each = [inboxes[i] for i, (_, size) in pools.items() for _ in range(size)]
+        self._end = weakref.finalize(self, _end, driver, workers, self._mail, each, self._out, stopped)
         for thread in [driver, *workers]:
             thread.start()
 
@@ -170,7 +173,7 @@ def _work(inbox: SimpleQueue[Any], mail: SimpleQueue[Any], stopped: threading.Ev
             mail.put(task)
 
 
-def _drive(engine: Engine, mail: SimpleQueue[Any], out: SimpleQueue[Any]) -> None:
+def _drive(engine: Engine, warm: Hop | None, mail: SimpleQueue[Any], out: SimpleQueue[Any]) -> None:
     try:
         while True:
             moved = engine.step()
@@ -183,7 +186,8 @@ def _drive(engine: Engine, mail: SimpleQueue[Any], out: SimpleQueue[Any]) -> Non
                     return
                 if isinstance(message, WorkTask):
                     message.done = True
-                    engine.quantum = _quantum(engine.quantum, message.seconds)
+                    if message.hop is not warm:
+                        engine.quantum = _quantum(engine.quantum, message.seconds)
                 else:
                     engine.taken(message)
     except BaseException as error:  # noqa: BLE001 - handed to the trainer, who raises it
@@ -241,6 +245,17 @@ class SharedCache(Generic[K, V]):
             if mine is not None:
                 out[mine] = self._make(mine, wanted[mine], make)
         return out
+
+    def warm(self, keys: Iterable[K], make: Callable[[K], tuple[V, int]], too_late: Callable[[], bool]) -> None:
+        """Makes the values of keys that nobody has made or is making, until it is too late; waits for nobody."""
+        for key in keys:
+            with self._changed:
+                if too_late():
+                    return
+                if key in self._entries:
+                    continue
+                self._entries[key] = _Entry()
+            self._make(key, 0, make)
 
     def _take_or_claim(self, wanted: Mapping[K, int], out: dict[K, V]) -> K | None:
         """Takes what is ready; else claims a key that nobody is making; else waits for one that somebody is."""

@@ -25,10 +25,12 @@ from zephon_nodes.accumulator import Accumulator, Before, Grouping, Place
 from zephon_nodes.errors import StateError, named
 from zephon_nodes.plan import Counted, Hop, Plan
 from zephon_nodes.stream import Cut, Drop, End, Failure, Flush, Item, Pointer, Record
-from zephon_nodes.work.base import QUANTUM
+from zephon_nodes.work.base import QUANTUM, Ahead
 
 KEPT_DROPS = 1000
 MOST_MARKS = 8
+READERS = -1
+"""Stands for the hop number of what is fetched ahead."""
 
 
 class Task(Protocol):
@@ -208,13 +210,21 @@ class Engine:
             self._queues[0].append((lane, _Done([Failure(error)])))
             self._count(lane, 1)
             return True
-        if isinstance(work, (Flush, End)):
+        if isinstance(work, Ahead):
+            self._warm(work)
+        elif isinstance(work, (Flush, End)):
             lane.fed = isinstance(work, End)
             self._mark(0, lane, work)
         else:
             work, lane.rest = work[: self.quantum], work[self.quantum :]
             self._arrive(0, lane, work)
         return True
+
+    def _warm(self, work: Ahead) -> None:
+        """Has units fetched that a lane will come to. Nothing waits for it and nothing comes of it."""
+        warm = self._plan.warm
+        if warm is not None:
+            self._submit(READERS, warm, work.work)
 
     def _hungriest(self) -> _Lane | None:
         best, least = None, None

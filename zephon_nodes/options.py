@@ -44,8 +44,12 @@ class Options:
     agree: Agree | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.runner, str) and self.runner not in DRIVERS:
-            raise ConfigError(f"runner must be one of {sorted(DRIVERS)}, got {self.runner!r}")
+        if not (self.runner in DRIVERS if isinstance(self.runner, str) else callable(self.runner)):
+            raise ConfigError(
+                f"runner must be one of {sorted(DRIVERS)}, or a function that makes a driver, got {self.runner!r}"
+            )
+        if self.agree is not None and not callable(self.agree):
+            raise ConfigError(f"agree must be a function of (rounds, largest), got {self.agree!r}")
         if self.at_end not in (None, "ragged", "pad", "drop"):
             raise ConfigError(f"at_end must be 'ragged', 'pad' or 'drop', got {self.at_end!r}")
         if self.on_error not in ("raise", "skip"):

@@ -87,7 +87,8 @@ def apply_each(function: Each, items: list[Item]) -> list[Item]:
 class Plan:
     """``source``: where lanes begin. ``hops``: in order. ``counted``: some hop counts cuts, else the tail does.
     ``skips_unread``: every node before the count is one-to-one, so a resume skips pointers without reading them.
-    ``rounds``: of a Take, or None. ``records_a_round``: that a lane gives in a round, None if that isn't fixed."""
+    ``rounds``: of a Take, or None. ``records_a_round``: that a lane gives in a round, None if that isn't fixed.
+    ``warm``: fetches ahead what the source will come to, on ``readers`` threads."""
 
     source: Source
     hops: list[Hop]
@@ -95,6 +96,8 @@ class Plan:
     skips_unread: bool
     rounds: int | None
     records_a_round: int | None = 1
+    readers: int = 0
+    warm: Hop | None = None
 
 
 def chain(root: Node) -> list[Node]:
@@ -130,6 +133,8 @@ def compile_graph(nodes: Sequence[Node], setups: Sequence[Setup], source: Source
     for node, setup in zip(nodes, setups, strict=True):
         _add(hops, node, setup, parallelism)
     counting = next((i for i, node in enumerate(nodes) if node.counts), len(nodes))
+    readers = (nodes[0].parallelism or parallelism) if parallelism else 0
+    warm = getattr(hops[0].read, "warm", None) if readers else None
     return Plan(
         source=source,
         hops=hops,
@@ -137,6 +142,8 @@ def compile_graph(nodes: Sequence[Node], setups: Sequence[Setup], source: Source
         skips_unread=all(n.one_to_one(s) for n, s in zip(nodes[:counting], setups[:counting], strict=True)),
         rounds=nodes[-1].rounds,
         records_a_round=nodes[counting].fixed_size if counting < len(nodes) else 1,
+        readers=readers if warm else 0,
+        warm=Hop(["fetch ahead"], readers, True, read=warm) if warm else None,
     )
 
 
@@ -149,7 +156,14 @@ def _add(hops: list[Hop], node: Node, setup: Setup, parallelism: int) -> None:
         hops[-1].accumulator, hops[-1].call, hops[-1].failed = node.accumulator, worker, setup.failed
         return
     if node.source is None:
-        hops.append(Hop([setup.name], default if own is None else own, own is not None, read=worker))
+        hops.append(
+            Hop(
+                [setup.name],
+                default if own is None else own,
+                own is not None,
+                read=worker,
+            )
+        )
         return
     if worker is None:
         return

@@ -157,6 +157,7 @@ class Session:
     def state(self) -> dict[str, Any]:
         """What has been returned so far; see ``state``. Microseconds, no lock."""
         epoch, lanes = self._books
+        lanes = dict(lanes)  # in one step: another thread may be inside next
         given = {at.rounds for at in lanes.values() if not at.ended or self._at_end == "pad"}
         return write_state(epoch, self._world, self.recipe, lanes, level=len(given) <= 1)
 

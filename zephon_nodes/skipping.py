@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,11 +27,11 @@ def skip_spans(state: Mapping[str, Any], spans: int = 1) -> dict[str, Any]:
     check_shape(state)
     if isinstance(spans, bool) or not isinstance(spans, int) or spans < 1:
         raise StateError(f"spans to skip must be an integer of at least 1, got {spans!r}")
+    if json.loads(state["recipe"])["source"].get("source") == "from_node":
+        raise StateError("torchdata nodes can't go to any place; run on and throw away what is to be skipped")
     out = dict(state)
     for lane in lane_numbers(state):
         at = LaneState.of(f"{PREFIX}{lane}", state[f"{PREFIX}{lane}"])
-        if at.token is not None:
-            raise StateError("torchdata nodes can't go to any place; run on and throw away what is to be skipped")
         out[f"{PREFIX}{lane}"] = (at if at.ended else at.skipped(at.span + spans, 0)).leaf(at.level)
     return out
 

@@ -11,6 +11,7 @@ from runs import Lanes, chained, expected, lane_rows, round_robin, run, source
 from tokenizers_for_tests import TEXTS, train_tokenizer
 
 from zephon_nodes import Batch, ConfigError, Dataset, Pipeline, Read, StaticMixtureWorkSource
+from zephon_nodes.testing import assert_any_schedule, assert_any_world, assert_resumes_everywhere
 
 RUNNERS = [{"runner": "inline"}, {"runner": "thread", "parallelism": 2}]
 
@@ -171,3 +172,99 @@ def test_a_batch_of_anything_but_tokens_says_what_is_missing_at_the_training_ste
     (batch,) = list(Pipeline(source(2)).batch(2))
     with pytest.raises(ConfigError, match=r"no input_ids, but the fields v\. A Tokenize node is missing before Batch"):
         batch.to_training()
+
+
+LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=40)
+
+
+def documents(lengths):
+    return [{"v": i, "input_ids": [7] * n} for i, n in enumerate(lengths)]
+
+
+def budgeted(lengths, budget, size):
+    """Batches of lengths, each as long as the next document doesn't make rows x longest pass the budget."""
+    out = [[]]
+    for n in lengths:
+        full = len(out[-1]) == size
+        if out[-1] and (full or max(*out[-1], n) * (len(out[-1]) + 1) > budget):
+            out.append([])
+        out[-1].append(n)
+    return out
+
+
+@given(LENGTHS, st.integers(1, 30), st.sampled_from([None, 1, 3]), st.integers(1, 3), st.booleans())
+def test_a_budget_of_tokens_with_padding_is_kept_but_for_single_long_documents(lengths, budget, size, lanes, threads):
+    work = source(documents(lengths), lanes)
+    pipeline = Pipeline(work, **RUNNERS[threads]).batch(size, max_tokens=budget)
+    want = [[len(row["input_ids"]) for row in lane_rows(work, lane)] for lane in range(lanes)]
+    want = round_robin([budgeted(lane, budget, size) if lane else [] for lane in want])
+    shapes = [(len(batch), batch.to_training()["input_ids"].numel()) for batch in pipeline]
+    assert shapes == [(len(lens), len(lens) * max(lens)) for lens in want]
+    assert all(tokens <= budget or rows == 1 for rows, tokens in shapes)
+
+
+@pytest.mark.parametrize(("pack", "longest"), [("pack_flat", 8), ("pack_sequences", 8)])
+def test_packed_rows_count_their_whole_length(pack, longest):
+    pipeline = getattr(Pipeline(source(documents([3, 5, 4] * 9))), pack)(longest).batch(max_tokens=20)
+    shapes = [tuple(batch.to_training()["input_ids"].shape) for batch in pipeline]
+    assert shapes[:-1] == [(2, 8)] * (len(shapes) - 1) and shapes[-1][0] <= 2
+
+
+def test_documents_without_tokens_count_too_since_they_take_a_place():
+    """A row has at least one position, and a batch must not grow without bound."""
+    pipeline = Pipeline(source(documents([0] * 50 + [2, 0, 2]))).batch(max_tokens=8)
+    sizes = [batch.to_training()["input_ids"].numel() for batch in pipeline]
+    assert max(sizes) <= 8
+
+
+@pytest.mark.parametrize("pack", [None, "pack_flat", "pack_sequences"])
+def test_blank_batches_at_the_end_keep_to_the_budget_as_well(pack):
+    """They come in the very last steps of a run, on the ranks whose lanes are short."""
+    pipeline = Pipeline(Lanes([20, 2]), at_end="pad").map(lambda p: {"input_ids": [1, 2, 3]})
+    pipeline = (pipeline if pack is None else getattr(pipeline, pack)(8)).batch(8, max_tokens=16)
+    shapes = [tuple(batch.to_training()["input_ids"].shape) for batch in pipeline]
+    assert len(shapes) > 4 and all(rows * length <= 16 for rows, length in shapes)
+
+
+def by_tokens(work, **settings):
+    """Rows left out stand before, between and behind the records that close a batch."""
+    return Pipeline(work, runner="inline").filter(lambda p: p["v"] % 3).batch(max_tokens=12, **settings)
+
+
+@given(LENGTHS, st.lists(st.integers(0, 3), max_size=6), st.sampled_from([1, 2]), st.sampled_from([1, 2, 9]))
+def test_a_budget_gives_the_same_batches_and_counts_over_any_chain_of_resumes(lengths, cuts, lanes, chunk):
+    def make():
+        return by_tokens(source(documents(lengths), lanes, chunk))
+
+    whole = make()
+    out = run(whole)[0]
+    got, state = chained(make, cuts)
+    assert got == out
+    assert state == whole.state_dict()
+
+
+@pytest.mark.parametrize("size", [None, 3])
+def test_a_budget_stops_at_every_step_and_moves_between_worlds(size):
+    lengths = [1 + i * 7 % 5 for i in range(80)]
+
+    def make():
+        return by_tokens(source(documents(lengths), 4, 3), microbatch_size=size)
+
+    assert_resumes_everywhere(make)
+    assert_any_world(make, [1, 2, 4])
+    assert_any_schedule(make, schedules=2)
+
+
+def test_a_record_without_tokens_says_that_the_budget_needs_them():
+    error = run(Pipeline(source(3)).batch(max_tokens=8, name="steps"))[1]
+    assert "steps failed on row 0 of rows" in str(error) and "input_ids" in str(error) and "tokenize" in str(error)
+
+
+def test_a_batch_needs_a_size_or_a_budget_and_the_budget_is_in_the_recipe():
+    with pytest.raises(ConfigError, match=r"microbatch_size=\.\.\., max_tokens=\.\.\., or both"):
+        Batch(Read(source()))
+    with pytest.raises(ConfigError, match="max_tokens must be an integer of at least 1, got 0"):
+        Batch(Read(source()), max_tokens=0)
+    state = Pipeline(source()).batch(max_tokens=8).state_dict()
+    with pytest.raises(ValueError, match=r"nodes\.batch\.max_tokens: 8 -> 9"):
+        Pipeline(source()).batch(max_tokens=9).load_state_dict(state)

@@ -12,7 +12,7 @@ from zephon_nodes import ConfigError, Dataset, Pipeline, Pointer, WorkSource, Ze
 from zephon_nodes.stream import Cut, End, Flush
 from zephon_nodes.testing import assert_any_schedule, assert_any_world, assert_resumes_everywhere, scheduled
 from zephon_nodes.work import base
-from zephon_nodes.work.base import QUANTUM, Chunk, identity
+from zephon_nodes.work.base import QUANTUM, Ahead, Chunk, identity
 
 
 def rows_of(name, count):
@@ -92,6 +92,8 @@ def test_a_lane_is_fed_in_small_lists_with_a_mark_at_every_span(lanes, flush_eve
             found.append([])
         elif isinstance(work, End):
             got = work
+        elif isinstance(work, Ahead):
+            assert len(work.work) > 0
         else:
             assert got is None
             assert 1 <= len(work) <= QUANTUM

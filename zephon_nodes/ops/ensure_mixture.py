@@ -65,6 +65,8 @@ class EnsureMixture(Node):
             raise ConfigError(f"ensure_mixture: {unknown} are none of the datasets {[d.name for d in work.datasets]}")
         self.buffer_size, self.strict = buffer_size, strict
         self.weight_by = ("tokens" if work.token_estimation else "samples") if weight_by == "auto" else weight_by
+        if source.gives == "packed" and self.weight_by not in ("tokens", "samples"):
+            raise ConfigError(f"ensure_mixture: weight_by={weight_by!r} is a field, which packed records don't have")
         self._given: Counter[str] = Counter()
 
     def settings(self) -> dict[str, Any]:
@@ -78,17 +80,13 @@ class EnsureMixture(Node):
 
     def stats(self) -> dict[str, float]:
         """Share of each component in what has gone through so far, over all lanes (replays after a resume included)."""
-        total = sum(self._given.values())
+        total = sum(self._given.values()) or 1
         return {name: count / total for name, count in sorted(self._given.items())}
 
     def sizes(self, record: Record) -> dict[str, float]:
         """How much a record counts, by component."""
         if record.parts is None:
             return {component(record): self._size(record.payload)}
-        if self.weight_by not in ("tokens", "samples"):
-            raise ConfigError(
-                f"ensure_mixture: weight_by={self.weight_by!r} is a field, which packed records don't have"
-            )
         sizes: dict[str, float] = {}
         for name, tokens in record.parts:
             sizes[name] = sizes.get(name, 0) + (tokens if self.weight_by == "tokens" else 1)

@@ -14,6 +14,7 @@ from zephon_nodes.function_node import generator
 from zephon_nodes.hashing import key
 from zephon_nodes.node import Node, OnError, Setup, each_record
 from zephon_nodes.stream import Record
+from zephon_nodes.work.base import check_seed
 
 
 class FillInTheMiddle(Node):
@@ -54,6 +55,7 @@ class FillInTheMiddle(Node):
         super().__init__(source, name=name, parallelism=parallelism, on_error=on_error)
         if not (0 <= rate <= 1 and 0 <= suffix_first <= 1):
             raise ConfigError(f"rate and suffix_first are probabilities, got {rate=}, {suffix_first=}")
+        check_seed(seed)
         self.marks = (prefix_id, middle_id, suffix_id)
         self.rate, self.suffix_first, self.keep, self.seed = rate, suffix_first, tuple(keep), seed
 

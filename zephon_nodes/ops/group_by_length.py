@@ -10,7 +10,7 @@ from zephon_nodes.hashing import draw, key
 from zephon_nodes.node import Node, OnError
 from zephon_nodes.pack_node import token_count
 from zephon_nodes.stream import Record
-from zephon_nodes.work.base import check_at_least
+from zephon_nodes.work.base import check_at_least, check_seed
 
 
 class GroupByLength(Node):
@@ -44,6 +44,7 @@ class GroupByLength(Node):
         super().__init__(source, name=name, on_error=on_error)
         check_at_least("window", window, 1)
         check_at_least("run", run, 1)
+        check_seed(seed)
         self.window, self.run, self.seed = window, run, seed
 
     def settings(self) -> dict[str, Any]:

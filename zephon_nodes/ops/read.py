@@ -22,8 +22,9 @@ UnitKey = tuple[str, int]
 class Read(Node):
     """Reads the rows that a work source points to. Payloads are dicts of the columns.
 
-    ``source``: a ``WorkSource``, or what ``from_node`` gives. ``parallelism``: threads that fetch and decode, shared with
-    the nodes that are fused to it. Decoded units are kept in a bounded cache that all of them share.
+    ``source``: a ``WorkSource``, or what ``from_node`` gives. ``parallelism``: threads that fetch and decode units
+    ahead of their turn; rows are taken out of them by the threads of the nodes that are fused to it, or by the driver.
+    Decoded units are kept in a bounded cache that all of them share.
 
     >>> next(iter(Loader(Read(StaticMixtureWorkSource([rows], shuffle="none")))))["text"]
     'one'
@@ -74,9 +75,26 @@ class _Reader:
                 items[place] = self._setup.failed(item.origins, item.payload.cause)
         return items
 
+    def warm(self, work: Chunk) -> list[Item]:
+        """Fetches the units of pointers that come soon."""
+        if not self._random_access:
+            units = self._by_unit(work, np.arange(len(work)))
+            self._cache.warm(units, self._decode, lambda: work.begun[0])
+        return []
+
     def _payloads(self, work: Chunk) -> list[Any]:
+        work.begun[0] = True
         out: list[Any] = [None] * len(work)
         left = self._single_rows(work, out) if self._random_access else np.arange(len(work))
+        wanted = self._by_unit(work, left)
+        found = self._cache.fetch({key: len(rows) for key, (_, rows) in wanted.items()}, self._decode)
+        for key, (places, rows) in wanted.items():
+            for place, payload in zip(places.tolist(), found[key].take(rows), strict=True):
+                out[place] = payload
+        return out
+
+    def _by_unit(self, work: Chunk, left: I64) -> dict[UnitKey, tuple[I64, I64]]:
+        """Places in ``work`` (of those in ``left``), and rows in the unit, by unit."""
         wanted: dict[UnitKey, tuple[I64, I64]] = {}
         for number in np.unique(work.dataset[left]).tolist():
             name = work.names[number]
@@ -87,11 +105,7 @@ class _Reader:
             for first, stop in itertools.pairwise(edges):
                 at = by_unit[first:stop]
                 wanted[name, int(units[at[0]])] = places[at], rows[at]
-        found = self._cache.fetch({key: len(rows) for key, (_, rows) in wanted.items()}, self._decode)
-        for key, (places, rows) in wanted.items():
-            for place, payload in zip(places.tolist(), found[key].take(rows), strict=True):
-                out[place] = payload
-        return out
+        return wanted
 
     def _single_rows(self, work: Chunk, out: list[Any]) -> I64:
         """Fills in the rows of formats that can fetch them one by one; the places of the others."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -100,7 +102,12 @@ class StatefulTransform(Node):
         if isinstance(factory, type) and not callable(getattr(factory, "push", None)):
             raise ConfigError(f"stateful_transform: {factory.__qualname__} has no method push(payload)")
         self.factory, self.version = factory, version
-        self.work: Callable[[Any], Any] | None = getattr(factory, "work", None)
+        bound = factory
+        while isinstance(bound, functools.partial):
+            bound = bound.func
+        if isinstance(bound, type) and inspect.isfunction(inspect.getattr_static(bound, "work", None)):
+            raise ConfigError(f"stateful_transform: {bound.__qualname__}.work must be a @staticmethod, work(payload)")
+        self.work: Callable[[Any], Any] | None = getattr(bound, "work", None)
 
     @property
     def cheap(self) -> bool:  # type: ignore[override]

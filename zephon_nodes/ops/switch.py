@@ -97,10 +97,14 @@ class Switch(Node):
         return nodes[::-1]
 
     def _check_complete(self) -> None:
-        if self.by is None and self._default is None:
+        if self.by is not None and not callable(self.by):
+            raise ConfigError(
+                f"switch: by must be a function of a payload, such as lambda row: row[...], got {self.by!r}"
+            )
+        if self.by is None:
             names = [dataset.name for dataset in self.work_source.datasets]
-            missing = sorted(set(names) - set(self._chains))
-            unknown = sorted(set(self._chains) - set(names))
+            missing = sorted(set(names) - set(self._chains)) if self._default is None else []
+            unknown = sorted(set(self._chains) - set(names), key=str)
             if names and (missing or unknown):
                 raise ConfigError(
                     f"switch: datasets without a branch {missing}, branches without a dataset {unknown}; add them, or "
@@ -114,7 +118,8 @@ class Switch(Node):
         return {"branches": branches, "by": describe_function(self.by) if self.by else "dataset"}
 
     def one_to_one(self, setup: Setup) -> bool:
-        return all(node.one_to_one(self._inner(setup, node)) for chain in self._all() for node in chain)
+        inner = all(node.one_to_one(self._inner(setup, node)) for chain in self._all() for node in chain)
+        return setup.on_error == "raise" and inner
 
     def worker(self, setup: Setup) -> Callable[[Any], list[Any]]:
         functions = {key: self._functions(setup, chain) for key, chain in self._chains.items()}

@@ -22,9 +22,10 @@ from __future__ import annotations
 import functools
 import operator
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
@@ -45,6 +46,12 @@ MOST_EMPTY = 1_000_000
 SHOWN_ORIGINS = 4
 
 
+class Ahead(NamedTuple):
+    """Work that a lane will come to soon: what it needs may be fetched now."""
+
+    work: Sequence[Any]
+
+
 class Source(ABC):
     """Where the lanes of a graph begin. Users derive from ``WorkSource``.
 
@@ -61,9 +68,9 @@ class Source(ABC):
     token_estimation: TokenEstimation | None = None
 
     @abstractmethod
-    def feed(self, lane: int, epoch: int, start: Cut) -> Iterator[Flush | Sequence[Any] | End]:
+    def feed(self, lane: int, epoch: int, start: Cut) -> Iterator[Flush | Ahead | Sequence[Any] | End]:
         """A lane from a place on: a ``Flush`` at the start of each span (the first one included), lists of work of at
-        most ``QUANTUM`` elements, and an ``End``. ``start.taken`` elements of the first span are left out."""
+        most ``QUANTUM`` elements, and an ``End``; between them perhaps ``Ahead``. ``start.taken`` elements of the first span are left out."""
 
     def next_epoch(self, token: str | None) -> str | None:
         """What becomes of a lane's token when the next epoch begins. Only sources that keep a state have any."""
@@ -121,6 +128,9 @@ class WorkSource(Source):
     'and the last one'
     """
 
+    look_ahead: int = 1
+    """Chunks of a lane whose units are fetched before their turn; what that brings must fit into ``units_in_use``."""
+
     random_access: bool = False
     """True when neighbouring pointers rarely share a unit; readers then fetch single rows where the format can."""
 
@@ -162,7 +172,7 @@ class WorkSource(Source):
     def recipe(self) -> dict[str, Any]:
         """See ``Source.recipe``: the class, the datasets, and its public attributes that are plain constants. Override
         it, and add to what this gives, for settings of other kinds."""
-        known = ("num_lanes", "flush_every", "random_access", "endless")
+        known = ("num_lanes", "flush_every", "random_access", "endless", "look_ahead")
         return {
             "source": source_name(self),
             "num_lanes": self.num_lanes,
@@ -171,24 +181,32 @@ class WorkSource(Source):
             "settings": {name: value for name, value in plain_attributes(self).items() if name not in known},
         }
 
-    def feed(self, lane: int, epoch: int, start: Cut) -> Iterator[Flush | Sequence[Any] | End]:
+    def feed(self, lane: int, epoch: int, start: Cut) -> Iterator[Flush | Ahead | Sequence[Any] | End]:
         index, skip, empty = start.span * self.flush_every, start.taken, 0
+        ahead = _AheadOf(self, lane, epoch, index)
         while True:
             if index % self.flush_every == 0:
                 yield Flush(lane, index // self.flush_every)
-            chunk = self.chunk(lane, index, epoch)
+            coming = ahead.look(index)
+            if coming is not None:
+                yield Ahead(coming)
+            chunk = ahead.take()
             if chunk is None:
                 yield End(lane)
                 return
-            work = self._checked(chunk, lane, index)
-            yield from (work[i : i + QUANTUM] for i in range(skip, len(work), QUANTUM))
-            skip = max(0, skip - len(work))
-            index, empty = index + 1, 0 if work else empty + 1
+            yield from (chunk[i : i + QUANTUM] for i in range(skip, len(chunk), QUANTUM))
+            skip = max(0, skip - len(chunk))
+            index, empty = index + 1, 0 if len(chunk) else empty + 1
             if empty == MOST_EMPTY:
                 raise ConfigError(
                     f"{source_name(self)}.chunk gave {empty:,} empty chunks on end in lane {lane}, up to index {index}; "
                     "give None after the end of a lane"
                 )
+
+    def checked_chunk(self, lane: int, index: int, epoch: int) -> Chunk | None:
+        """``chunk`` as arrays. Raises ``ConfigError`` for what isn't a chunk of this source."""
+        chunk = self.chunk(lane, index, epoch)
+        return None if chunk is None else self._checked(chunk, lane, index)
 
     def _checked(self, chunk: Any, lane: int, index: int) -> Chunk:
         """A chunk as arrays. Raises ``ConfigError`` for what isn't a chunk of this source."""
@@ -204,6 +222,33 @@ class WorkSource(Source):
         return Chunk.of(chunk, names)
 
 
+class _AheadOf:
+    """The chunks of a lane, made ``look_ahead`` before their turn, so that what they need can be fetched. What goes wrong
+    in making one is raised in its turn."""
+
+    def __init__(self, source: WorkSource, lane: int, epoch: int, index: int) -> None:
+        self._source, self._lane, self._epoch, self._next = source, lane, epoch, index
+        self._made: deque[Chunk | Exception | None] = deque()
+
+    def look(self, index: int) -> Chunk | None:
+        """Makes chunks up to ``look_ahead`` beyond ``index``; the last new one, if it has rows."""
+        new: Chunk | Exception | None = None
+        while self._next <= index + self._source.look_ahead and (not self._made or isinstance(self._made[-1], Chunk)):
+            try:
+                new = self._source.checked_chunk(self._lane, self._next, self._epoch)
+            except Exception as error:  # noqa: BLE001 - raised when its turn comes
+                new = error
+            self._made.append(new)
+            self._next += 1
+        return new if isinstance(new, Chunk) and len(new) else None
+
+    def take(self) -> Chunk | None:
+        made = self._made.popleft()
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+
 def _is_pointer(at: Any, names: Collection[str]) -> bool:
     return isinstance(at, Pointer) and at.dataset in names and all(hasattr(part, "__index__") for part in at[1:])
 
@@ -216,11 +261,13 @@ def source_name(source: Source) -> str:
 class Chunk(Sequence[Pointer]):
     """Pointers as arrays. ``names``: of datasets; ``dataset``: index into them; ``shard``, ``row``, ``pass_``: int64.
 
-    A slice of it is one of the same kind, without a copy.
+    A slice of it is one of the same kind, without a copy. ``begun``: shared with its slices, [True] once rows of it are
+    being read, so that it is too late to fetch anything ahead.
     """
 
     def __init__(self, names: Sequence[str], dataset: I64, shard: I64, row: I64, pass_: I64) -> None:
         self.names, self.dataset, self.shard, self.row, self.pass_ = names, dataset, shard, row, pass_
+        self.begun = [False]
 
     @classmethod
     def of(cls, pointers: Sequence[Pointer], names: Sequence[str]) -> Chunk:
@@ -238,7 +285,9 @@ class Chunk(Sequence[Pointer]):
     def __getitem__(self, i: slice) -> Chunk: ...
     def __getitem__(self, i: int | slice) -> Pointer | Chunk:
         if isinstance(i, slice):
-            return Chunk(self.names, self.dataset[i], self.shard[i], self.row[i], self.pass_[i])
+            part = Chunk(self.names, self.dataset[i], self.shard[i], self.row[i], self.pass_[i])
+            part.begun = self.begun
+            return part
         return Pointer(self.names[int(self.dataset[i])], int(self.shard[i]), int(self.row[i]), int(self.pass_[i]))
 
     def __eq__(self, other: object) -> bool:

@@ -20,7 +20,7 @@ from zephon_nodes.digest import content_digest
 from zephon_nodes.errors import ConfigError, RowError, StateError
 from zephon_nodes.hashing import key
 from zephon_nodes.stream import Cut, End, Flush, Pointer, Record, pass_number
-from zephon_nodes.work.base import QUANTUM, Source, check_at_least
+from zephon_nodes.work.base import QUANTUM, Ahead, Source, check_at_least
 
 _AFTER = "after:"
 
@@ -50,7 +50,7 @@ class NodeSource(Source):
         """The token of an epoch's start: a node counts its epochs itself, so it must be put back into the last one."""
         return _AFTER + (token or "")
 
-    def feed(self, lane: int, epoch: int, start: Cut) -> Iterator[Flush | Sequence[Any] | End]:
+    def feed(self, lane: int, epoch: int, start: Cut) -> Iterator[Flush | Ahead | Sequence[Any] | End]:
         node, span, skip = self.nodes[lane], start.span, start.taken
         first = self._rewind(lane, start.token)
         while True:

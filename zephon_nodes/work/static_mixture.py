@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from zephon_nodes.errors import ConfigError
-from zephon_nodes.work.base import Chunk, WorkSource, check_at_least, source_name
+from zephon_nodes.work.base import QUANTUM, Chunk, WorkSource, check_at_least, source_name
 from zephon_nodes.work.component import Component
 from zephon_nodes.work.lane_time import LaneTime, Segment, Stop, phased_time
 from zephon_nodes.work.mixture_spec import MixtureSpec
@@ -31,6 +31,9 @@ from zephon_nodes.work.windows import fit_windows, memory_plan
 
 if TYPE_CHECKING:
     from zephon_nodes.dataset import Dataset
+
+
+TASKS_UNDER_WAY = 8
 
 
 class Era(NamedTuple):
@@ -113,6 +116,9 @@ class StaticMixtureWorkSource(WorkSource):
         self._names = tuple(dataset.name for dataset in self.datasets)
         self._components = [Component(dataset, self._order(dataset)) for dataset in self.datasets]
         self._times: dict[int, LaneTime] = {}
+        # No further than the shortest window lasts, so that at most the next one is fetched beside the present one.
+        shortest = min(component.order.window_rows for component in self._components)
+        self.look_ahead = max(1, min(16, shortest // self.chunk_size))
 
     def _order(self, dataset: Dataset) -> Order:
         units = int((dataset.unit_rows > 0).sum())
@@ -279,7 +285,12 @@ class StaticMixtureWorkSource(WorkSource):
         return memory_plan(self.datasets, self.window_units, self.num_lanes)
 
     def units_in_use(self, lanes: int) -> int:
-        return 4 + len(self.datasets) * lanes * (2 * self.window_units + 2)
+        """Of each dataset, for a lane: this window and the next, pieces of two more, and what is fetched ahead; for all
+        lanes together, what is under way."""
+        small = [(d.unit_rows > 0).sum() / d.rows for d in self.datasets]
+        ahead = sum(int((self.look_ahead + 1) * self.chunk_size * units) for units in small)
+        under_way = int(TASKS_UNDER_WAY * QUANTUM * max(small))
+        return 4 + under_way + lanes * (len(small) * (2 * self.window_units + 2) + ahead)
 
     def recipe(self) -> dict[str, Any]:
         return self._recipe(len(self._eras))
