@@ -23,7 +23,7 @@ import numpy as np
 from torchdata.nodes import BaseNode
 
 from zephon_nodes.accumulator import Accumulator, Place
-from zephon_nodes.errors import ConfigError, RowError
+from zephon_nodes.errors import ConfigError, ReadError, RowError
 from zephon_nodes.stream import Drop, Failure, Pointer, Record
 from zephon_nodes.work.base import Source, check_at_least
 
@@ -51,6 +51,8 @@ class Setup(NamedTuple):
             reason = f"{type(error).__name__}: {error}"
         except Exception:  # noqa: BLE001 - its own __str__ fails; the traceback of the cause still tells
             reason = type(error).__name__
+        if isinstance(error, ReadError):  # a store may answer next time: leaving the row out would be chance
+            return Failure(error)
         if self.on_error == "skip":
             return Drop(self.name, reason, origins, failed=True)
         where = self.source.locate(origins)

@@ -122,6 +122,14 @@ class Encoder:
         encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [(np.array(e.ids, np.int32), np.array(e.offsets, np.int64).reshape(-1, 2)) for e in encodings]
 
+    def token_id(self, token: str) -> int:
+        """The id of a token of the vocabulary. Raises ``ConfigError`` if there is none, naming the special tokens."""
+        found = self._tokenizer.token_to_id(token)
+        if found is None:
+            special = sorted(t.content for t in self._tokenizer.get_added_tokens_decoder().values() if t.special)
+            raise ConfigError(f"the tokenizer has no token {token!r}; its special tokens are {special}")
+        return int(found)
+
     def decode(self, ids: Sequence[int] | npt.NDArray[np.integer[Any]]) -> str:
         """The text of ids (ints, 0 or more; unknown ones are left out), with special tokens shown by name."""
         return str(self._tokenizer.decode(np.asarray(ids, np.int64).tolist(), skip_special_tokens=False))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from hypothesis import strategies as st
-from multimodal.vision import DynamicResolution, FixedGrid
 
 from multimodal.placeholders import expand
+from multimodal.vision import DynamicResolution, FixedGrid
 
 PLACEHOLDER = 5
 FIXED = FixedGrid(size=8, patch=4)

@@ -19,7 +19,7 @@ MODES = {
     "PNG": ("1", "L", "LA", "P", "RGB", "RGBA"),
     "WEBP": ("RGB", "RGBA"),
     "GIF": ("1", "L", "P"),
-    "TIFF": ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"),
+    "TIFF": ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK"),
     "BMP": ("1", "L", "P", "RGB", "RGBA"),
 }
 
@@ -67,17 +67,31 @@ def test_any_file_that_pillow_writes(data):
     assert size_of(data) == out.shape[:2]
 
 
+UPRIGHT = {
+    1: lambda a: a,
+    2: lambda a: a[:, ::-1],
+    3: lambda a: a[::-1, ::-1],
+    4: lambda a: a[::-1],
+    5: lambda a: a.transpose(1, 0, 2),
+    6: lambda a: np.rot90(a, -1),
+    7: lambda a: np.rot90(a, 2).transpose(1, 0, 2),
+    8: lambda a: np.rot90(a),
+}
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF"])
 def test_exif_orientation(format, orientation):
     image = Image.fromarray(mm.smooth(24, 40))
     options = {"lossless": True} if format == "WEBP" else {}
     data = mm.written(image, format, exif=mm.exif(orientation), **options)
-    upright = np.asarray(ImageOps.exif_transpose(mm.opened(data)).convert("RGB"))
-    np.testing.assert_array_equal(decode(data), upright)
-    assert size_of(data) == upright.shape[:2]
-    stored = decode(data, apply_orientation=False)
-    np.testing.assert_array_equal(stored, decode(mm.written(image, format, **options)))
+    stored = decode(mm.written(image, format, **options))
+    out = decode(data)
+    np.testing.assert_array_equal(out, UPRIGHT[orientation](stored))
+    if format != "TIFF":  # which some versions of Pillow turn twice, or not at all
+        np.testing.assert_array_equal(out, np.asarray(ImageOps.exif_transpose(mm.opened(data)).convert("RGB")))
+    assert size_of(data) == out.shape[:2]
+    np.testing.assert_array_equal(decode(data, apply_orientation=False), stored)
     assert size_of(data, apply_orientation=False) == stored.shape[:2] == (24, 40)
 
 

@@ -136,7 +136,7 @@ def test_an_amendment_may_bring_phases_which_count_from_it():
 
 
 def test_what_was_planned_after_an_amendment_is_planned_no_more():
-    planned = source(Phases([(0, {"a": 1, "b": 1}), (9, {"b": 1})]))
+    planned = source(Phases([(0, {"a": 1, "b": 1}), (9, {"b": 1})]), passes=None)
     assert [phase.start for phase in planned.amended(2, {"a": 1, "b": 2}).phases()] == [0, 4]
     assert [phase.start for phase in planned.amended(6, {"a": 1, "b": 2}).phases()] == [0, 9, 12]
 
