@@ -1,0 +1,31 @@
+"""All concurrency of the package: the drivers, their pools of threads, and the cache that workers share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from zephon_nodes.concurrency.cache import SharedCache
+from zephon_nodes.concurrency.threads import (
+    CLOSED,
+    Driver,
+    InlineDriver,
+    MakeEngine,
+    ThreadDriver,
+    WorkTask,
+    default_parallelism,
+)
+from zephon_nodes.plan import Plan
+
+DRIVERS: dict[str, Callable[[MakeEngine, Plan], Driver]] = {"inline": InlineDriver, "thread": ThreadDriver}
+
+__all__ = [
+    "CLOSED",
+    "DRIVERS",
+    "Driver",
+    "InlineDriver",
+    "MakeEngine",
+    "SharedCache",
+    "ThreadDriver",
+    "WorkTask",
+    "default_parallelism",
+]

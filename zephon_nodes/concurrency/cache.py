@@ -1,0 +1,98 @@
+"""The cache that worker threads share."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class SharedCache(Generic[K, V]):
+    """Values that several threads want, each made once, the least recently used forgotten beyond ``limit`` values.
+
+    A value also goes as soon as all that it has to give has been taken from it. ``made``: values made so far.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = max(1, limit)
+        self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()
+        self._changed = threading.Condition()
+        self.made = 0
+
+    def fetch(self, wanted: Mapping[K, int], make: Callable[[K], tuple[V, int]]) -> dict[K, V]:
+        """The values of some keys. ``wanted``: how much of each is taken; ``make(key)``: a value and how much it has."""
+        out: dict[K, V] = {}
+        while len(out) < len(wanted):
+            mine = self._take_or_claim(wanted, out)
+            if mine is not None:
+                out[mine] = self._make(mine, wanted[mine], make)
+        return out
+
+    def warm(self, keys: Iterable[K], make: Callable[[K], tuple[V, int]], too_late: Callable[[], bool]) -> None:
+        """Makes the values of keys that nobody has made or is making, until it is too late; waits for nobody."""
+        for key in keys:
+            with self._changed:
+                if too_late():
+                    return
+                if key in self._entries:
+                    continue
+                self._entries[key] = _Entry()
+            self._make(key, 0, make)
+
+    def _take_or_claim(self, wanted: Mapping[K, int], out: dict[K, V]) -> K | None:
+        """Takes what is ready; else claims a key that nobody is making; else waits for one that somebody is."""
+        with self._changed:
+            for key, amount in wanted.items():
+                entry = self._entries.get(key)
+                if key not in out and entry is not None and entry.ready:
+                    out[key] = entry.value
+                    self._use(key, entry, amount)
+            missing = [key for key in wanted if key not in out]
+            free = [key for key in missing if key not in self._entries]
+            if free:
+                self._entries[free[0]] = _Entry()
+                return free[0]
+            if missing:
+                self._changed.wait()
+            return None
+
+    def _use(self, key: K, entry: _Entry[V], amount: int) -> None:
+        entry.left -= amount
+        self._entries.move_to_end(key)
+        if entry.left <= 0:
+            del self._entries[key]
+
+    def _make(self, key: K, amount: int, make: Callable[[K], tuple[V, int]]) -> V:
+        entry, made = self._entries[key], False
+        try:
+            entry.value, entry.left = make(key)
+            made = True
+            return entry.value
+        finally:
+            with self._changed:
+                entry.ready = made  # here, so that nobody takes it, or forgets it, before this thread has had its share
+                if made:
+                    self.made += 1
+                    self._use(key, entry, amount)
+                    self._forget()
+                else:
+                    del self._entries[key]
+                self._changed.notify_all()
+
+    def _forget(self) -> None:
+        ready = [key for key, entry in self._entries.items() if entry.ready]
+        for key in ready[: max(0, len(ready) - self._limit)]:
+            del self._entries[key]
+
+
+class _Entry(Generic[V]):
+    __slots__ = ("left", "ready", "value")
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.left = 0
+        self.value: V
