@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from zephon_nodes.accumulator import Accumulator, Place
+from zephon_nodes.counters import HopCounters, RunCounters
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.stream import Cut, Drop, Failure, Item, Pointer, Record
 from zephon_nodes.work.base import Source
@@ -42,17 +43,22 @@ class Hop:
     failed: Callable[[tuple[Pointer, ...], BaseException], Item] | None = None
     read: Callable[[Any], list[Item]] | None = None
     each: list[Each] = field(default_factory=list)
+    counters: HopCounters = field(default_factory=HopCounters, repr=False, compare=False)
 
-    def run(self, calls: Sequence[Any]) -> list[Item]:
-        """What becomes of the calls (the first hop: of the source's work; without accumulator: of the items), in order."""
+    def run(self, calls: Sequence[Any], lap: Callable[[int], None] = lambda records: None) -> list[Item]:
+        """What becomes of the calls (the first hop: of the source's work; without accumulator: of the items), in order.
+        ``lap``: called behind each node of ``names``, with the number of items that it gave."""
         if self.read:
             items = self.read(calls)
         elif self.accumulator:
             items = [item for call in calls for item in self._one(call)]
         else:
             items = list(calls)
+        if len(self.names) > len(self.each):
+            lap(len(items))
         for function in self.each:
             items = apply_each(function, items)
+            lap(len(items))
         return items
 
     def _one(self, call: Any) -> list[Item]:
@@ -98,6 +104,7 @@ class Plan:
     records_a_round: int | None = 1
     readers: int = 0
     warm: Hop | None = None
+    counters: RunCounters = field(default_factory=RunCounters, repr=False, compare=False)
 
 
 def chain(root: Node) -> list[Node]:

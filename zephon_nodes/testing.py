@@ -192,7 +192,7 @@ class ScheduledDriver(InlineDriver):
         if self._waiting and (self._draw(2) or not engine.step()):
             task = self._waiting.pop(self._draw(len(self._waiting)))
             task.run()
-            task.done = True
+            task.finish()
         else:
             engine.step()
 

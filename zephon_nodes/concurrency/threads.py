@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeAlias
 
+from zephon_nodes.counters import Lap, RunCounters
 from zephon_nodes.engine import READERS, Engine, Event, Output, Submit
 from zephon_nodes.errors import ClosedError, named
 from zephon_nodes.plan import Hop, Plan
@@ -46,24 +47,42 @@ class Driver(Protocol):
 class WorkTask:
     """Work under way: see ``engine.Task``. An exception of the work becomes a ``Failure`` in its place.
 
-    ``seconds``: how long a record took.
+    ``seconds``: how long a record took. ``laps``, ``cpu``, ``nbytes``: for the hop's counters, see there.
+    Made and finished by the thread that runs the engine, run by any.
     """
 
-    __slots__ = ("calls", "done", "hop", "items", "seconds")
+    __slots__ = ("calls", "cpu", "done", "hop", "items", "laps", "nbytes", "seconds")
 
     def __init__(self, hop: Hop, calls: Sequence[Any]) -> None:
         self.hop, self.calls, self.done = hop, calls, False
         self.items: list[Item] = []
-        self.seconds = 0.0
+        self.laps: list[Lap] = []
+        self.seconds = self.cpu = 0.0
+        self.nbytes = 0
+        hop.counters.began()
 
     def run(self) -> None:
-        begin = time.perf_counter()
+        begin, cpu = time.perf_counter(), time.thread_time()
+        last = begin
+
+        def lap(records: int) -> None:
+            nonlocal last
+            now = time.perf_counter()
+            self.laps.append(Lap(now - last, records))
+            last = now
+
         try:
-            self.items = self.hop.run(self.calls)
+            self.items = self.hop.run(self.calls, lap)
         except Exception as error:  # noqa: BLE001 - the trainer sees it, when its turn comes; never a bare StopIteration
             self.items = [Failure(named(error, "+".join(self.hop.names)))]
         self.seconds = (time.perf_counter() - begin) / len(self.calls)
+        self.cpu = time.thread_time() - cpu
         self.calls = ()
+
+    def finish(self) -> None:
+        """The task is done, and counted."""
+        self.done = True
+        self.hop.counters.ended(self.laps, self.cpu, self.nbytes)
 
 
 class InlineDriver:
@@ -71,11 +90,13 @@ class InlineDriver:
 
     def __init__(self, make_engine: MakeEngine, plan: Plan) -> None:
         self._engine: Engine | None = make_engine(self._submit)
+        self._counters = plan.counters
+        self._counters.begun = time.perf_counter()
 
     def _submit(self, i: int, hop: Hop, calls: Sequence[Any]) -> WorkTask:
         task = WorkTask(hop, calls)
         task.run()
-        task.done = True
+        task.finish()
         return task
 
     def _live(self) -> Engine:
@@ -84,12 +105,13 @@ class InlineDriver:
         return self._engine
 
     def get(self) -> Event:
-        engine = self._live()
+        engine, asked = self._live(), time.perf_counter()
         while not engine.events:
             engine.step()
         event = engine.events.popleft()
         if isinstance(event, Output):
             engine.taken(event.lane)
+        self._counters.got(asked, time.perf_counter(), 0)
         return event
 
     def close(self) -> None:
@@ -115,7 +137,9 @@ class ThreadDriver:
         ]
         engine = make_engine(_submitter(inboxes))
         engine.quantum = _FIRST_QUANTUM
-        driver = _thread("driver", _drive, engine, plan.warm, self._mail, self._out)
+        self._counters = plan.counters
+        self._counters.begun = time.perf_counter()
+        driver = _thread("driver", _drive, engine, plan, self._mail, self._out)
         each = [inboxes[i] for i, (_, size) in pools.items() for _ in range(size)]
         self._end = weakref.finalize(self, _end, driver, workers, self._mail, each, self._out, stopped)
         for thread in [driver, *workers]:
@@ -124,7 +148,9 @@ class ThreadDriver:
     def get(self) -> Event:
         if os.getpid() != self._pid:
             raise ClosedError("this loader's threads are in the process that was forked; iterate over it again here")
+        asked, ready = time.perf_counter(), self._out.qsize()
         event = self._out.get()
+        self._counters.got(asked, time.perf_counter(), ready)
         if isinstance(event, Output):
             self._mail.put(event.lane)
         elif isinstance(event, _Crash):
@@ -150,7 +176,7 @@ def _submitter(inboxes: Mapping[int, SimpleQueue[Any]]) -> Submit:
             inboxes[i].put(task)
         else:
             task.run()
-            task.done = True
+            task.finish()
         return task
 
     return submit
@@ -170,25 +196,33 @@ def _work(inbox: SimpleQueue[Any], mail: SimpleQueue[Any], stopped: threading.Ev
             mail.put(task)
 
 
-def _drive(engine: Engine, warm: Hop | None, mail: SimpleQueue[Any], out: SimpleQueue[Any]) -> None:
+def _drive(engine: Engine, plan: Plan, mail: SimpleQueue[Any], out: SimpleQueue[Any]) -> None:
+    counters = plan.counters
     try:
         while True:
             moved = engine.step()
             while engine.events:
                 out.put(engine.events.popleft())
             while not (moved and mail.empty()):
-                message = mail.get()
+                message = _waited_for(mail, counters)
                 moved = True
                 if message is _STOP:
                     return
                 if isinstance(message, WorkTask):
-                    message.done = True
-                    if message.hop is not warm:
+                    message.finish()
+                    if message.hop is not plan.warm:
                         engine.quantum = _quantum(engine.quantum, message.seconds)
                 else:
                     engine.taken(message)
     except BaseException as error:  # noqa: BLE001 - handed to the trainer, who raises it
         out.put(_Crash(error))
+
+
+def _waited_for(mail: SimpleQueue[Any], counters: RunCounters) -> Any:
+    begin = time.perf_counter()
+    message = mail.get()
+    counters.driver_waited += time.perf_counter() - begin
+    return message
 
 
 def _quantum(now: int, seconds: float) -> int:
