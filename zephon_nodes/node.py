@@ -52,13 +52,13 @@ class Setup(NamedTuple):
         except Exception:  # noqa: BLE001 - its own __str__ fails; the traceback of the cause still tells
             reason = type(error).__name__
         if isinstance(error, ReadError):  # a store may answer next time: leaving the row out would be chance
-            return Failure(error)
+            return Failure(error, origins)
         if self.on_error == "skip":
             return Drop(self.name, reason, origins, failed=True)
         where = self.source.locate(origins)
         row = RowError(f"{self.name} failed on {where}: {reason}", node=self.name, origins=origins, where=where)
         row.__cause__ = error
-        return Failure(row)
+        return Failure(row, origins)
 
 
 class Node(BaseNode[Any]):  # type: ignore[misc]
@@ -84,6 +84,14 @@ class Node(BaseNode[Any]):  # type: ignore[misc]
     tokenizes: ClassVar[bool] = False
     rounds: int | None = None
     fixed_size: int | None = None
+    given: tuple[tuple[Any, ...], dict[str, Any]] | None
+    """What the constructor was given behind the source, for a recipe file; None in a copy."""
+
+    def __new__(cls: type[N], *args: Any, **settings: Any) -> N:
+        node: N = super().__new__(cls)
+        settings.pop("source", None)
+        node.given = (args[1:], settings)
+        return node
 
     def __init__(
         self,
@@ -194,7 +202,7 @@ class Node(BaseNode[Any]):  # type: ignore[misc]
         return new
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_session": None}
+        return {**self.__dict__, "_session": None, "given": None}
 
 
 def each_record(setup: Setup, function: Callable[[Record], list[Any]]) -> Callable[[list[Record]], list[Any]]:

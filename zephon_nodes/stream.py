@@ -123,12 +123,12 @@ class Drop:
 
 
 class Failure:
-    """An error that waits for its turn."""
+    """An error that waits for its turn. ``origins``: of the record that it happened to, if it is known."""
 
-    __slots__ = ("error",)
+    __slots__ = ("error", "origins")
 
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+    def __init__(self, error: BaseException, origins: tuple[Pointer, ...] = ()) -> None:
+        self.error, self.origins = error, origins
 
 
 Item: TypeAlias = "Record | Drop | Failure"

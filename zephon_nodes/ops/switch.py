@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.node import Gives, Node, Setup
-from zephon_nodes.plan import Each, apply_each
+from zephon_nodes.plan import Each, apply_each, names
 from zephon_nodes.recipe import describe_function
-from zephon_nodes.stream import Drop, Item, Record, component
+from zephon_nodes.stream import Item, Pointer, Record, component
 
 Branch: TypeAlias = Callable[[Node], Node]
 
@@ -112,13 +112,23 @@ class Switch(Node):
                 )
 
     def settings(self) -> dict[str, Any]:
-        chains = {str(key): chain for key, chain in self._chains.items()}
-        chains |= {} if self._default is None else {"(default)": self._default}
-        branches = {key: [{"op": node.kind, **node.settings()} for node in chain] for key, chain in chains.items()}
+        chains = {repr(key): chain for key, chain in self._chains.items()}
+        chains |= {} if self._default is None else {"default": self._default}
+        branches = {
+            key: [
+                {"name": name, "op": node.kind, **_policy(node), **node.settings()}
+                for name, node in zip(names(chain), chain, strict=True)
+            ]
+            for key, chain in chains.items()
+        }
         return {"branches": branches, "by": describe_function(self.by) if self.by else "dataset"}
 
     def one_to_one(self, setup: Setup) -> bool:
-        inner = all(node.one_to_one(self._inner(setup, node)) for chain in self._all() for node in chain)
+        inner = all(
+            node.one_to_one(inside)
+            for chain in self._all()
+            for node, inside in zip(chain, self._inner(setup, chain), strict=True)
+        )
         return setup.on_error == "raise" and inner
 
     def worker(self, setup: Setup) -> Callable[[Any], list[Any]]:
@@ -142,29 +152,46 @@ class Switch(Node):
     def _key(self, record: Record, functions: Mapping[Any, Any], others: bool) -> Any:
         key = component(record) if self.by is None else self.by(record.payload)
         if key not in functions and not others:
-            raise ValueError(f"switch has no branch for {key!r}, only for {sorted(map(str, functions))}")
+            raise ValueError(f"switch has no branch for {key!r}, only for {sorted(map(repr, functions))}")
         return key
 
     def _functions(self, setup: Setup, chain: list[Node]) -> list[Each]:
-        workers = (node.worker(self._inner(setup, node)) for node in chain)
+        inner = zip(chain, self._inner(setup, chain), strict=True)
+        workers = (node.worker(inside) for node, inside in inner)
         return [worker for worker in workers if worker is not None]
 
-    def _inner(self, setup: Setup, node: Node) -> Setup:
-        name = f"{setup.name}.{node.given_name or node.kind}"
-        return setup._replace(name=name, on_error=node.on_error or setup.on_error)
+    def _inner(self, setup: Setup, chain: list[Node]) -> list[Setup]:
+        return [
+            setup._replace(name=f"{setup.name}.{name}", on_error=node.on_error or setup.on_error)
+            for name, node in zip(names(chain), chain, strict=True)
+        ]
+
+
+class _Mine(tuple[Pointer, ...]):
+    """The origins of one record that goes through a branch. An object of its own, also when two records have the same
+    rows or none, so that what comes of the record can be told by it."""
 
 
 def _run(functions: list[Each], records: list[Record], at: list[int], places: list[list[Item]]) -> None:
     """Runs a branch over its records, together, and puts what comes of each into its place.
 
-    Results carry their record's own origins tuple, also children and drops; what has another one follows the item before.
+    Parts, drops and failures carry the origins of their record; what has others of its own follows the item before.
     """
-    items: list[Item] = list(records)
+    mine = [_Mine(record.origins) for record in records]
+    items: list[Item] = [
+        Record(record.payload, record.identity, origins, record.cut, record.parts)
+        for record, origins in zip(records, mine, strict=True)
+    ]
     for function in functions:
         items = apply_each(function, items)
-    place_of = {id(record.origins): place for record, place in zip(records, at, strict=True)}
-    place = at[0]
+    index_of = {id(origins): i for i, origins in enumerate(mine)}
+    index = 0
     for item in items:
-        if isinstance(item, (Record, Drop)):
-            place = place_of.get(id(item.origins), place)
-        places[place].append(item)
+        index = index_of.get(id(item.origins), index)
+        if item.origins is mine[index]:
+            item.origins = records[index].origins
+        places[at[index]].append(item)
+
+
+def _policy(node: Node) -> dict[str, str]:
+    return {"on_error": node.on_error} if node.on_error else {}
