@@ -44,6 +44,8 @@ class Dataset:
     Listing the files happens at once; opening them (Parquet footers, JSONL indexes) at the first use of a count or a
     row, once a process. Pickles without what was opened.
 
+    Attributes: ``given``, what ``from_path`` was given, for a recipe file; None for one that isn't made of files.
+
     ``len(dataset)`` rows; ``dataset[i]`` and iteration read rows in file order, for looking at data, not for training.
 
     >>> dataset = Dataset.from_rows("greetings", [{"text": "hello"}, {"text": "world"}])
@@ -59,6 +61,7 @@ class Dataset:
         self.name = name
         self.format = fmt
         self.columns = _checked_columns(name, columns)
+        self.given: dict[str, Any] | None = None
         self._files = tuple(files)
         self._opened: _Opened | None = None
 
@@ -89,7 +92,10 @@ class Dataset:
             files = [dataclasses.replace(file, cache_dir=os.fspath(index_dir)) for file in files]
         if index_dir == BESIDE and not all(file.is_local for file in files):
             raise ConfigError(f"dataset {name!r}: index_dir='beside' needs local files; name a local folder instead")
-        return cls(name, files, chosen or _only_format(name, files), columns)
+        made = cls(name, files, chosen or _only_format(name, files), columns)
+        made.given = {"path": path, "format": fmt, "columns": columns, "index_dir": index_dir}
+        made.given["storage_options"] = storage_options
+        return made
 
     @classmethod
     def from_rows(cls, name: str, rows: Iterable[Any]) -> Dataset:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from zephon_nodes.errors import ClosedError, ConfigError
 from zephon_nodes.node import Node
 from zephon_nodes.options import options_of
+from zephon_nodes.recipe import recipe_hash
 from zephon_nodes.session import Session
 from zephon_nodes.work.base import check_at_least
 
@@ -78,9 +79,26 @@ class Loader:
         return self._session.recipe
 
     @property
+    def recipe_hash(self) -> str:
+        """SHA-256 of ``recipe``, hexadecimal: equal on two machines if they train on the same data in the same order."""
+        return recipe_hash(self.recipe)
+
+    @property
     def estimates(self) -> dict[str, Estimate]:
         """Tokens per row that this process has measured for a mixture in tokens, with their standard errors."""
         return self._session.estimates
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers for TensorBoard, W&B or MLflow, of this rank: a flat dict of floats, cheap enough for every step.
+
+        Since the loader was made or a state was loaded: ``batches``; ``samples``, their rows; ``tokens`` without padding;
+        ``padding_share`` of all positions; ``data_wait_seconds`` that the trainer waited in ``next``, ``data_wait_share``
+        of all its time; ``share/NAME`` of each dataset; and ``mixture_error``, the largest distance of such a share from
+        the mixture's (in tokens with a ``token_estimation``, else in rows). Of the epoch, as the state has it, so a resume
+        goes on: ``dropped``, ``failed`` (records left out, those of them by errors); and ``epoch`` itself. Nothing is
+        reset by asking.
+        """
+        return self._session.metrics()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loop stands: a few integers for each owned lane, and the recipe. A detached copy of plain values."""

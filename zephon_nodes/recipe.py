@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -24,6 +25,11 @@ _PLAIN = (str, int, float, bool, type(None))
 def canonical(recipe: Mapping[str, Any]) -> str:
     """One text for one recipe."""
     return json.dumps(recipe, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def recipe_hash(recipe: str) -> str:
+    """SHA-256 of a canonical recipe, hexadecimal."""
+    return hashlib.sha256(recipe.encode()).hexdigest()
 
 
 def differences(saved: Any, current: Any) -> list[str]:

@@ -100,7 +100,7 @@ class StaticMixtureWorkSource(WorkSource):
         self.chunk_size, self.seed, self.shuffle, self.stop = chunk_size, seed, shuffle, stop
         self.passes, self.endless = passes, passes is None
         self.random_access = shuffle == "global"
-        self.token_estimation = token_estimation
+        self.token_estimation, self.window_bytes = token_estimation, window_bytes
         self.tokens_per_row: dict[str, Fraction] = dict(token_estimation.given) if token_estimation else {}
         phases = _as_phases(mixture, {dataset.name: dataset.rows for dataset in datasets})
         if phases.unit != "chunks" and token_estimation is None:
@@ -152,6 +152,11 @@ class StaticMixtureWorkSource(WorkSource):
 
     def chunks(self, epoch: int = 0) -> int | None:
         return self.time(epoch).chunks
+
+    @property
+    def eras(self) -> tuple[Era, ...]:
+        """What the source was made with, and its amendments in order."""
+        return tuple(self._eras)
 
     def time(self, epoch: int = 0) -> LaneTime:
         """The lane time of an epoch: how many rows of each dataset, by name in order, a lane has taken by when."""
