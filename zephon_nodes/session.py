@@ -26,6 +26,7 @@ from zephon_nodes.plan import Plan
 from zephon_nodes.skipping import jumped
 from zephon_nodes.state import LaneState, check_shape, read_state, write_state
 from zephon_nodes.stream import Drop, Pointer
+from zephon_nodes.tally import Tally
 from zephon_nodes.work.base import Source
 
 
@@ -51,6 +52,7 @@ class Session:
         self._set_source(root.work_source)
         self.estimates: dict[str, Estimate] = {}
         self.drops = DropReport()
+        self.plan: Plan | None = None
         self.lane = -1
         self._books = _Books(0, {lane: LaneState() for lane in self._owned})
         self._driver: Driver | None = None
@@ -62,6 +64,8 @@ class Session:
     def _set_source(self, source: Source) -> None:
         self._source = source
         self.recipe = self.graph.recipe(source.recipe())
+        self.tally = Tally("tokens" if source.token_estimation else "samples")
+        self._targets: dict[tuple[int, int], dict[str, float] | None] = {}
 
     # the life of a session
 
@@ -214,7 +218,8 @@ class Session:
         options = self._options
         self._measure()
         live = {lane: at.start() for lane, at in self._lanes.items() if not at.ended}
-        plan = self.graph.plan(self._source, len(self._owned), options.threads)
+        self.plan = plan = self.graph.plan(self._source, len(self._owned), options.threads)
+        self.tally.began(plan.counters)
         limits = Limits(
             window=2 * sum(hop.parallelism for hop in plan.hops) or 1,
             target=1 if options.runner == "inline" else max(1, -(-options.prefetch // len(self._owned))),
@@ -244,9 +249,29 @@ class Session:
             )
         was = self._lanes[output.lane]
         failed, cut = self._count(output.drops), output.cut
+        self.tally.add(output.payload, output.origins, self._target(cut.span))
         after = replace(was, span=cut.span, taken=cut.taken, token=cut.token, rounds=was.rounds + 1)
         self._publish(output.lane, replace(after, dropped=was.dropped + _sum(output.drops), failed=was.failed + failed))
         return output.payload
+
+    def _target(self, span: int) -> dict[str, float] | None:
+        """The mixture that a span is to have."""
+        at = self.epoch, span
+        if at not in self._targets:
+            mixes = self._source.mixes and len(self._source.datasets) > 1
+            kept = self._targets if len(self._targets) < 2 * len(self._owned) else {}
+            self._targets = {**kept, at: self._source.shares(*at) if mixes else None}
+        return self._targets[at]
+
+    def metrics(self) -> dict[str, float]:
+        """See ``Loader.metrics``."""
+        lanes = list(self._lanes.values())
+        state = {
+            "epoch": self.epoch,
+            "dropped": sum(at.dropped for at in lanes),
+            "failed": sum(at.failed for at in lanes),
+        }
+        return self.tally.metrics() | {name: float(number) for name, number in state.items()}
 
     def _deliver_blank(self, lane: int) -> Any:
         was = self._lanes[lane]

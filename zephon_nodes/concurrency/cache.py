@@ -15,13 +15,14 @@ class SharedCache(Generic[K, V]):
     """Values that several threads want, each made once, the least recently used forgotten beyond ``limit`` values.
 
     A value also goes as soon as all that it has to give has been taken from it. ``made``: values made so far.
+    ``hits``: values asked for that were there, or being made.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = max(1, limit)
         self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()
         self._changed = threading.Condition()
-        self.made = 0
+        self.made = self.hits = 0
 
     def fetch(self, wanted: Mapping[K, int], make: Callable[[K], tuple[V, int]]) -> dict[K, V]:
         """The values of some keys. ``wanted``: how much of each is taken; ``make(key)``: a value and how much it has."""
@@ -50,6 +51,7 @@ class SharedCache(Generic[K, V]):
                 entry = self._entries.get(key)
                 if key not in out and entry is not None and entry.ready:
                     out[key] = entry.value
+                    self.hits += 1
                     self._use(key, entry, amount)
             missing = [key for key in wanted if key not in out]
             free = [key for key in missing if key not in self._entries]

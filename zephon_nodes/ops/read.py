@@ -65,21 +65,23 @@ class _Reader:
     def __init__(self, source: WorkSource, setup: Setup) -> None:
         self._setup, self._random_access = setup, source.random_access
         self._datasets = {dataset.name: dataset for dataset in source.datasets}
-        self._cache: SharedCache[UnitKey, Unit] = SharedCache(setup.cache_units)
+        self.cache: SharedCache[UnitKey, Unit] = SharedCache(setup.cache_units)
 
     def __call__(self, work: Chunk) -> list[Item]:
         origins = [(pointer,) for pointer in work.pointers()]
-        items: list[Item] = list(map(Record, self._payloads(work), work.identities(), origins))
-        for place, item in enumerate(items):
-            if isinstance(item, Record) and type(item.payload) is BadRow:
-                items[place] = self._setup.failed(item.origins, item.payload.cause)
+        payloads = self._payloads(work)
+        items: list[Item] = list(map(Record, payloads, work.identities(), origins))
+        if BadRow in set(map(type, payloads)):
+            for place, payload in enumerate(payloads):
+                if type(payload) is BadRow:
+                    items[place] = self._setup.failed(origins[place], payload.cause)
         return items
 
     def warm(self, work: Chunk) -> list[Item]:
         """Fetches the units of pointers that come soon."""
         if not self._random_access:
             units = self._by_unit(work, np.arange(len(work)))
-            self._cache.warm(units, self._decode, lambda: work.begun[0])
+            self.cache.warm(units, self._decode, lambda: work.begun[0])
         return []
 
     def _payloads(self, work: Chunk) -> list[Any]:
@@ -87,7 +89,7 @@ class _Reader:
         out: list[Any] = [None] * len(work)
         left = self._single_rows(work, out) if self._random_access else np.arange(len(work))
         wanted = self._by_unit(work, left)
-        found = self._cache.fetch({key: len(rows) for key, (_, rows) in wanted.items()}, self._decode)
+        found = self.cache.fetch({key: len(rows) for key, (_, rows) in wanted.items()}, self._decode)
         for key, (places, rows) in wanted.items():
             for place, payload in zip(places.tolist(), found[key].take(rows), strict=True):
                 out[place] = payload
