@@ -99,7 +99,7 @@ class _Lane:
         self.accumulators: dict[int, Accumulator] = {}
         self.finished: deque[Event] = deque()
         self.drops: list[Drop] = []
-        self.folded: dict[tuple[str, str, bool], Drop] = {}
+        self.folded: dict[tuple[Any, ...], Drop] = {}
         self.pending = self.handed = self.marks = 0
         self.rest: Sequence[Any] = ()
         self.fed = False
@@ -140,15 +140,23 @@ class _Lane:
         if len(self.drops) < KEPT_DROPS:
             self.drops.append(drop)
             return
-        kind = drop.node, drop.head, drop.failed
+        kind = drop.node, drop.head, drop.failed, drop.place
         if kind not in self.folded:
             self.folded[kind] = Drop(drop.node, drop.head, (), drop.failed, count=0)
+            self.folded[kind].place = drop.place
         self.folded[kind].count += drop.count
 
-    def taken_drops(self) -> tuple[Drop, ...]:
-        drops, self.drops = (*self.drops, *self.folded.values()), []
-        self.folded = {}
-        return drops
+    def taken_drops(self, cut: Cut | None = None) -> tuple[Drop, ...]:
+        """The drops that a cut has passed, all at the lane's end; the others stay. A batch that was closed by the record
+        after it is overtaken by what was left out in between, which a resume from its cut comes to once more."""
+        drops, self.drops, self.folded = [*self.drops, *self.folded.values()], [], {}
+        if cut is None or all(drop.place is None for drop in drops):
+            return tuple(drops)
+        passed = cut.span, cut.taken
+        for drop in drops:
+            if drop.place is not None and drop.place >= passed:
+                self.leave_out(drop)
+        return tuple(drop for drop in drops if drop.place is None or drop.place < passed)
 
     def sure(self) -> int:
         """Rounds that the lane has given or holds ready."""
@@ -278,15 +286,23 @@ class Engine:
         self._count(lane, 1)
 
     def _accumulate(self, i: int, hop: Hop, lane: _Lane, items: Sequence[Item]) -> list[Any]:
-        accumulator, calls = lane.accumulators[i], list[Any]()
+        accumulator, calls, counts = lane.accumulators[i], list[Any](), hop.counts
+        push = accumulator.push
         for item in items:
-            if hop.counts and not lane.count(item):
+            if counts and not lane.count(item):
                 continue
-            if not isinstance(item, Record):
+            if type(item) is not Record:
+                if counts and type(item) is Drop:
+                    item.place = lane.span, lane.ordinal
                 calls.append(item)
                 continue
-            new = _guarded(hop, [item.origins], accumulator.push, item)
-            calls += lane.counted(new) if hop.counts else new
+            try:
+                new = push(item)
+                if new:
+                    new = list(new)  # before any of it is kept: it may be a generator that raises
+                    calls += lane.counted(new) if counts else new
+            except Exception as error:  # noqa: BLE001 - raised with its place, or dropped and counted
+                calls += _refused(hop, [item.origins], error)
         return calls
 
     def _mark(self, i: int, lane: _Lane, mark: Flush | End) -> None:
@@ -342,7 +358,7 @@ class Engine:
                 break
             else:
                 cut = item.cut if self._plan.counted and item.cut else lane.cut
-                lane.finished.append(Output(lane.lane, item.payload, cut, lane.taken_drops(), 0, item.origins))
+                lane.finished.append(Output(lane.lane, item.payload, cut, lane.taken_drops(cut), 0, item.origins))
         self._emit()
 
     def _tail_mark(self, lane: _Lane, mark: Flush | End) -> None:
@@ -390,15 +406,18 @@ class _Done:
         self.items = items
 
 
-def _guarded(
-    hop: Hop, origins: list[tuple[Pointer, ...]], step: Callable[..., Iterable[Any]], *record: Record
-) -> list[Any]:
+def _guarded(hop: Hop, origins: list[tuple[Pointer, ...]], step: Callable[[], Iterable[Any]]) -> list[Any]:
     """The calls of an accumulator's step; if it raises, what the node's policy makes of each of ``origins``."""
     try:
-        return list(step(*record))
-    except Exception as error:  # noqa: BLE001 - user code: raised with its place, or dropped and counted
-        if hop.failed is None:
-            return [Failure(error)]
-        items = [hop.failed(each, error) for each in origins or [()]]
-        failures = [item for item in items if isinstance(item, Failure)]
-        return [hop.failed(tuple(at for each in origins for at in each), error)] if failures else items
+        return list(step())
+    except Exception as error:  # noqa: BLE001 - raised with its place, or dropped and counted
+        return _refused(hop, origins, error)
+
+
+def _refused(hop: Hop, origins: list[tuple[Pointer, ...]], error: Exception) -> list[Any]:
+    """What becomes of records of which an accumulator has made an error."""
+    if hop.failed is None:
+        return [Failure(error)]
+    items = [hop.failed(each, error) for each in origins or [()]]
+    failures = [item for item in items if isinstance(item, Failure)]
+    return [hop.failed(tuple(at for each in origins for at in each), error)] if failures else items

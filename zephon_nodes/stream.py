@@ -104,14 +104,16 @@ def merged(payload: Any, records: Sequence[Record]) -> Record:
 
 class Drop:
     """A record that was left out. ``failed``: by an error under on_error="skip", not by a filter. ``count``: of records
-    that were left out alike; ``origins`` are then not kept."""
+    that were left out alike; ``origins`` are then not kept. ``place``: (span, records before it), set where records are
+    counted."""
 
-    __slots__ = ("count", "failed", "node", "origins", "reason")
+    __slots__ = ("count", "failed", "node", "origins", "place", "reason")
 
     def __init__(
         self, node: str, reason: str, origins: tuple[Pointer, ...], failed: bool = False, count: int = 1
     ) -> None:
         self.node, self.reason, self.origins, self.failed, self.count = node, reason, origins, failed, count
+        self.place: tuple[int, int] | None = None
 
     @property
     def head(self) -> str:

@@ -75,7 +75,11 @@ class Batch(Node):
         return _Batching(self, place)
 
     def blank(self) -> Any:
-        rows = [Record(BlankRow(self.blank_record()), 0, ())] * (self.microbatch_size or 1)
+        blank = BlankRow(self.blank_record())
+        size = self.microbatch_size or 1
+        if self.max_tokens is not None:
+            size = max(1, min(size, self.max_tokens // _length(blank)))
+        rows = [Record(blank, 0, ())] * size
         return self._microbatch(rows, -1, self._files())
 
     def worker(self, setup: Setup) -> Callable[[Any], list[Any]]:
@@ -135,6 +139,6 @@ class _Batching(Accumulator):
 
 
 def _length(payload: Any) -> int:
-    if isinstance(payload, dict) and "target_length" in payload:
-        return int(payload["target_length"])
-    return token_count(payload)
+    """The places that a row needs: at least one, as ``to_training`` gives it."""
+    packed = isinstance(payload, dict) and "target_length" in payload
+    return max(1, int(payload["target_length"]) if packed else token_count(payload))
