@@ -28,6 +28,10 @@ class Graph:
         whole = [i for i, node in enumerate(self.nodes) if node.gives == "rows"]
         return self._compile(self.nodes[: (tokenizing or whole)[-1] + 1], source, 1, threads)
 
+    def plan_to(self, last: int, source: Source) -> Plan:
+        """The plan of the nodes up to number ``last``, for all lanes in the caller's thread."""
+        return self._compile(self.nodes[: last + 1], source, source.num_lanes, 0)
+
     def _compile(self, nodes: list[Node], source: Source, lanes: int, threads: int) -> Plan:
         cache = source.units_in_use(lanes)
         setups = [

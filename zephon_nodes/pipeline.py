@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from zephon_nodes.drops import DropReport
     from zephon_nodes.estimation import Estimate
+    from zephon_nodes.explore.peek import Table
 
 
 class Pipeline:
@@ -168,6 +169,26 @@ class Pipeline:
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.loader)
+
+    # looking
+
+    def peek(self, n: int = 5, at: str | None = None) -> Table:
+        """The first ``n`` records of an epoch at the node named ``at`` (default: the last), over all lanes in turn.
+
+        Run in this thread on a graph of its own, so neither the place of this pipeline nor what it gives changes. A list
+        of payloads, with their ``origins``, that prints as a table; in a notebook pictures are small ones. Raises
+        ``ConfigError`` for an unknown node, and what your functions raise.
+
+        >>> Pipeline(StaticMixtureWorkSource([rows], shuffle="none")).map(len, name="count").batch(2).peek(2, at="read").origins
+        [[('demo/rows', 0)], [('demo/rows', 1)]]
+        """
+        from zephon_nodes.explore.peek import peek
+
+        return peek(self.node, n, at, options_of(self._options).on_error)
+
+    def metrics(self) -> dict[str, float]:
+        """See ``Loader.metrics``."""
+        return self.loader.metrics()
 
     def state_dict(self) -> dict[str, Any]:
         """See ``Loader.state_dict``."""

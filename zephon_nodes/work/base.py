@@ -89,6 +89,10 @@ class Source(ABC):
         """How many decoded units a rank that owns ``lanes`` lanes should keep. More costs memory, fewer decode twice."""
         return 16 + 8 * lanes
 
+    def apart(self) -> Source:
+        """A source with the same lanes, which can be read without moving this one."""
+        return self
+
     def shares(self, epoch: int, span: int) -> dict[str, float] | None:
         """The mixture that a span is to have, as shares of each dataset; None for a source without one."""
         return None

@@ -8,6 +8,7 @@ torchdata's samplers hold those.
 from __future__ import annotations
 
 import base64
+import copy
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -45,6 +46,15 @@ class NodeSource(Source):
 
     def locate_one(self, at: Pointer) -> str:
         return f"item {at.row} of node {at.shard} ({at.dataset!r})"
+
+    def apart(self) -> NodeSource:
+        """A copy, nodes and all, which begins where these were first met. Raises ``ConfigError`` for nodes that can't be copied."""
+        try:
+            return copy.deepcopy(self)
+        except Exception as error:
+            raise ConfigError(
+                f"these torchdata nodes can't be copied ({error}), so looking ahead would move them"
+            ) from error
 
     def next_epoch(self, token: str | None) -> str | None:
         """The token of an epoch's start: a node counts its epochs itself, so it must be put back into the last one."""
