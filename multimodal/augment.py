@@ -19,7 +19,11 @@ from zephon_nodes.recipe import describe_function
 
 
 def random_crop(image: Image, size: Size, rng: np.random.Generator) -> Image:
-    """A part of an image, (height, width), all places alike. Raises ``ValueError`` for a smaller image."""
+    """A part of an image, (height, width), all places alike. Raises ``ValueError`` for a smaller image.
+
+    >>> random_crop(np.zeros((48, 64, 3), np.uint8), (32, 32), np.random.default_rng(0)).shape
+    (32, 32, 3)
+    """
     height, width = (max(0, side - part) for side, part in zip(image.shape[:2], size, strict=True))
     return crop(image, int(rng.random() * (height + 1)), int(rng.random() * (width + 1)), size)
 
@@ -37,6 +41,9 @@ def random_resized_crop(
 
     The part's share of the area is drawn between ``scale``, its width / height between ``ratio`` (alike for a ratio and
     its inverse). After ten parts that don't fit, it is the largest one in the middle within ``ratio``.
+
+    >>> random_resized_crop(np.zeros((48, 64, 3), np.uint8), (32, 32), np.random.default_rng(0)).shape
+    (32, 32, 3)
     """
     height, width = image.shape[:2]
     for _ in range(10):
@@ -51,8 +58,20 @@ def random_resized_crop(
 
 
 def random_flip(image: Image, rng: np.random.Generator, p: float = 0.5) -> Image:
-    """An image, mirrored left to right with probability ``p``. Not for images with text or with "left" in the caption."""
+    """An image, mirrored left to right with probability ``p``. Not for images with text or with "left" in the caption.
+
+    >>> random_flip(np.arange(6, dtype=np.uint8).reshape(1, 2, 3), np.random.default_rng(0), p=1)[0].tolist()
+    [[3, 4, 5], [0, 1, 2]]
+    """
     return flip(image) if rng.random() < p else image
+
+
+def checked(step: Callable[..., Any], image: Any) -> Image:
+    """What a step has given. Raises ``ValueError`` for anything but uint8 (H, W, 3)."""
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.shape[2:] != (3,):
+        what = f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
+        raise ValueError(f"{step!r} must give uint8 (H, W, 3), gave {what}; normalising comes at the collate")
+    return image
 
 
 class Augment:
@@ -69,10 +88,7 @@ class Augment:
     def __call__(self, image: Image, rng: np.random.Generator) -> Image:
         """The image after all steps. Raises ``ValueError`` if a step gives anything but uint8 (H, W, 3)."""
         for step, draws in zip(self.steps, self._drawing, strict=True):
-            image = step(image, rng=rng) if draws else step(image)
-            if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.shape[2:] != (3,):
-                what = f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
-                raise ValueError(f"{step!r} must give uint8 (H, W, 3), gave {what}; normalising comes at the collate")
+            image = checked(step, step(image, rng=rng) if draws else step(image))
         return image
 
     def __repr__(self) -> str:
@@ -102,6 +118,10 @@ class OnTensor:
 
     Only for those without randomness of their own: they draw from torch's global generator, so that crops would change
     with the number of workers, and after a resume. Attributes: ``transform``; ``settings`` (str), for the recipe.
+
+    >>> augment = compose(OnTensor(lambda tensor: tensor.flip(-1)), random_flip)
+    >>> augment(np.zeros((48, 64, 3), np.uint8), np.random.default_rng(0)).shape
+    (48, 64, 3)
     """
 
     def __init__(self, transform: Callable[[Any], Any]) -> None:

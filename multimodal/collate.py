@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from multimodal.pixels import Image, Pixels, pixel_values
+from multimodal.pixels import Image, Pixels, check_pixels, pixel_values
 from multimodal.placeholders import images_of
 from multimodal.rope import rope_positions
 from multimodal.vision import DynamicResolution, FixedGrid, Vision
@@ -58,7 +58,8 @@ def collate(
     resized by ``vision``. Rows without images, blank rows, and batches without any image are fine.
 
     All that ``Microbatch.to_training`` gives, with ``extra`` and ``flat`` as there: ``input_ids``, ``position_ids`` and
-    ``labels`` int64 (B, S), and what is asked for. And, with images in the order of their placeholders in the batch:
+    ``labels`` int64 (B, S), and what is asked for. ``extra`` may also name "origins": ``Microbatch.origins``, the file and
+    row of each document. And, with images in the order of their placeholders in the batch:
 
     - "pixel_values": for ``FixedGrid`` (N, 3, size, size). For ``DynamicResolution`` (P, 3 * temporal_patch * patch *
       patch), P being the patches of all images, with "image_grid_thw" int64 (N, 3): patches in time, height and width.
@@ -85,8 +86,11 @@ def collate(
     """
     import torch
 
-    _check(vision, rope, extra)
-    out: dict[str, Any] = batch.to_training(extra, flat=flat)
+    names = (extra,) if isinstance(extra, str) else tuple(extra)
+    check_settings(vision, pixels, rope, names)
+    out: dict[str, Any] = batch.to_training([name for name in names if name != "origins"], flat=flat)
+    if "origins" in names:
+        out["origins"] = batch.origins
     checked = [_placed(batch, document, vision, placeholder_id) for document in _documents(batch)]
     placed = [one for one in checked if one.images]
     images = [image for one in placed for image in one.images]
@@ -103,7 +107,9 @@ def collate(
     return out
 
 
-def _check(vision: Vision, rope: str, extra: Sequence[str]) -> None:
+def check_settings(vision: Vision, pixels: str, rope: str, extra: Sequence[str]) -> None:
+    """Raises ``ConfigError`` for settings of ``collate`` that can't work."""
+    check_pixels(pixels)
     if rope not in ("1d", "3d"):
         raise ConfigError(f"collate: rope={rope!r} is unknown; use '1d' or '3d'")
     if rope == "3d" and isinstance(vision, FixedGrid):
@@ -112,7 +118,7 @@ def _check(vision: Vision, rope: str, extra: Sequence[str]) -> None:
             raise ConfigError(
                 f"collate: rope='3d' needs a token for each patch, but this FixedGrid has {tokens} for a grid of {grid}"
             )
-    if taken := [name for name in ((extra,) if isinstance(extra, str) else extra) if name in OWN]:
+    if taken := [name for name in extra if name in OWN]:
         raise ConfigError(f"collate: extra={taken[0]!r} is a name that collate gives itself; rename that field by map")
 
 

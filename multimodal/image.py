@@ -125,7 +125,11 @@ def decode_scaled(
 
 
 def size_of(data: bytes, *, apply_orientation: bool = True) -> Size:
-    """(height, width) of an image file as ``decode`` would give it, from its header alone. Raises ``ImageError``."""
+    """(height, width) of an image file as ``decode`` would give it, from its header alone. Raises ``ImageError``.
+
+    >>> size_of(pictures[0]["image"])
+    (48, 64)
+    """
     return _upright_size(_headers(data, "first", apply_orientation)[0])
 
 

@@ -11,57 +11,61 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-import fsspec
-
-from multimodal.collate import Rope, collate
+from multimodal.augment import checked
+from multimodal.collate import Rope, check_settings, collate
+from multimodal.files import image_files
 from multimodal.image import MAX_PIXELS, ImageError, decode
 from multimodal.pixels import Pixels
 from multimodal.placeholders import expand_images, images_of
 from multimodal.transform import Colour
-from multimodal.vision import Vision, load
-from zephon_nodes.errors import ConfigError, ReadError
+from multimodal.vision import Vision, check_vision, load
+from zephon_nodes.errors import ConfigError
 from zephon_nodes.function_node import generator, wants_rng
 from zephon_nodes.hashing import key
 from zephon_nodes.node import Node, OnError, Setup, each_record
 from zephon_nodes.recipe import describe_function
 from zephon_nodes.stream import Record
+from zephon_nodes.work.base import check_at_least, check_seed
 
 WHITE: Colour = (255, 255, 255)
 
+T = TypeVar("T")
+
 
 class _ImageFiles(Node):
-    """What the two nodes that read image files have in common.
-
-    ``field`` ("image"): bytes, a path or URL, a dict with ``bytes`` or ``path`` as Hugging Face's image columns have, null
-    for no image, or a list of those. ``root``: folder or URL that relative paths begin from. ``background`` (white): what
-    transparency is laid on. The field goes, ``images`` comes: a list of uint8 arrays (H, W, 3).
-
-    A file that isn't there or isn't an image is a bad record: ``RowError`` naming file, row and cause, or a counted drop
-    under on_error="skip". A store that fails is a ``ReadError``, and never skipped.
-    """
+    """What the two nodes that read image files have in common."""
 
     takes = ("rows",)
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         source: Node,
         field: str = "image",
         *,
-        root: str | None = None,
+        root: str | os.PathLike[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
         background: Colour = WHITE,
+        max_pixels: int = MAX_PIXELS,
         name: str | None = None,
         parallelism: int | None = None,
         on_error: OnError | None = None,
     ) -> None:
         super().__init__(source, name=name, parallelism=parallelism, on_error=on_error)
+        if not isinstance(field, str) or not field:
+            raise ConfigError(f"{self.kind}: field must be the name of a field, got {field!r}")
+        if len(background) != 3 or not all(isinstance(one, int) and 0 <= one <= 255 for one in background):
+            raise ConfigError(f"{self.kind}: background must be three ints of 0 to 255, got {background!r}")
+        check_at_least("max_pixels", max_pixels, 1)
         red, green, blue = background
-        self.field, self.root, self.background = field, root, (red, green, blue)
+        self.field, self.root, self.storage_options = field, root, storage_options
+        self.background, self.max_pixels = (red, green, blue), max_pixels
 
     def settings(self) -> dict[str, Any]:
-        return {"field": self.field, "background": list(self.background)}
+        return {"field": self.field, "background": list(self.background), "max_pixels": self.max_pixels}
 
     def blank_record(self) -> Any:
         return {**super().blank_record(), "images": []}
@@ -71,24 +75,34 @@ class _ImageFiles(Node):
 
     def worker(self, setup: Setup) -> Callable[[Any], list[Any]]:
         def loaded(record: Record) -> list[Record]:
-            files = image_files(record.payload, self.field, self.root)
+            files = image_files(record.payload, self.field, self.root, self.storage_options)
             payload = {name: value for name, value in record.payload.items() if name != self.field}
-            payload["images"] = [image for index, data in enumerate(files) for image in self._images(index, data)]
+            payload["images"] = [
+                image for index, data in enumerate(files) for image in _named(index, self._images, data)
+            ]
             return [record.replaced(payload)]
 
         return each_record(setup, loaded)
 
-    def _images(self, index: int, data: bytes) -> list[Any]:
+    def _images(self, data: bytes) -> list[Any]:
         raise NotImplementedError
 
 
 class LoadImages(_ImageFiles):
-    """Decodes image files and resizes them by ``vision``. See ``DecodeImages`` for what a record must have.
+    """Decodes image files and resizes them by ``vision``. The field goes, ``images`` comes: a list of uint8 arrays
+    (H, W, 3), as ``vision`` makes them.
 
+    ``field`` ("image"): bytes, a path or URL, a dict with ``bytes`` or ``path`` as Hugging Face's image columns have, null
+    for no image, or a list of those. ``root`` (None): folder or URL that relative paths begin from. ``storage_options``:
+    of fsspec, for URLs.
     ``scaled`` (True): JPEGs are decoded at 1/2, 1/4 or 1/8 of their size where they are to be made smaller than that
-    anyway: about twice as fast, pixels within a few levels of 255 (``image.decode_scaled``). A data setting.
+    anyway: up to twice as fast, pixels within a few levels of 255 (``image.decode_scaled``). False: every pixel is decoded.
+    ``background`` (white): what transparency is laid on. ``max_pixels`` (178,956,970): larger images are refused by their
+    header. See ``image.decode`` for the rules of colour and orientation.
 
-    >>> from multimodal.vision import FixedGrid
+    An image that is missing, empty, truncated, too large or no image is a bad record: ``RowError`` naming file, row and
+    cause, or a counted drop under on_error="skip". A store that fails is a ``ReadError``, and never skipped.
+
     >>> graph = Pipeline(StaticMixtureWorkSource([pictures])).then(LoadImages, FixedGrid(size=32))
     >>> next(iter(graph))["images"][0].shape
     (32, 32, 3)
@@ -100,25 +114,23 @@ class LoadImages(_ImageFiles):
         self, source: Node, vision: Vision, field: str = "image", *, scaled: bool = True, **settings: Any
     ) -> None:
         super().__init__(source, field, **settings)
-        self.vision, self.scaled = vision, scaled
+        check_vision(self.kind, vision)
+        self.vision, self.scaled = vision, bool(scaled)
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "scaled": self.scaled, **self.vision.recipe()}
 
-    def _images(self, index: int, data: bytes) -> list[Any]:
-        return [_named(index, lambda: load(data, self.vision, scaled=self.scaled, background=self.background))]
+    def _images(self, data: bytes) -> list[Any]:
+        how: dict[str, Any] = {"scaled": self.scaled, "background": self.background, "max_pixels": self.max_pixels}
+        return [load(data, self.vision, **how)]
 
 
 class DecodeImages(_ImageFiles):
-    """Decodes image files at their full size.
+    """Decodes image files at their full size: ``images`` comes, a list of uint8 arrays (H, W, 3).
 
-    ``field`` ("image"): bytes, a path or URL, a dict with ``bytes`` or ``path``, null for no image, or a list of those; it
-    goes, and ``images`` comes: a list of uint8 arrays (H, W, 3). ``root``: where relative paths begin. ``background``
-    (white): what transparency is laid on. ``frames`` ("first"): "all" gives every frame of an animation as an image.
-    ``max_pixels`` (178,956,970): larger ones are refused by their header. See ``image.decode`` for the rules of colour.
-
-    A file that isn't an image is a bad record: ``RowError`` naming file, row and cause, or a counted drop under
-    on_error="skip". A store that fails is a ``ReadError``, and never skipped.
+    ``frames`` ("first"): "all" gives every frame of an animation, and every page of a TIFF, as an image of its own.
+    ``field``, ``root``, ``storage_options``, ``background``, ``max_pixels``, and what becomes of bad images: as in
+    ``LoadImages``.
 
     >>> graph = Pipeline(StaticMixtureWorkSource([pictures])).then(DecodeImages)
     >>> next(iter(graph))["images"][0].shape
@@ -127,43 +139,32 @@ class DecodeImages(_ImageFiles):
 
     kind = "decode_images"
 
-    def __init__(
-        self,
-        source: Node,
-        field: str = "image",
-        *,
-        frames: str = "first",
-        max_pixels: int = MAX_PIXELS,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, source: Node, field: str = "image", *, frames: str = "first", **settings: Any) -> None:
         super().__init__(source, field, **settings)
         if frames not in ("first", "all"):
             raise ConfigError(f"frames must be 'first' or 'all', got {frames!r}")
-        self.frames, self.max_pixels = frames, max_pixels
+        self.frames = frames
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "frames": self.frames, "max_pixels": self.max_pixels}
+        return {**super().settings(), "frames": self.frames}
 
-    def _images(self, index: int, data: bytes) -> list[Any]:
-        found: Any = _named(
-            index,
-            lambda: decode(data, background=self.background, frames=self.frames, max_pixels=self.max_pixels),  # type: ignore[call-overload]
-        )
+    def _images(self, data: bytes) -> list[Any]:
+        how: dict[str, Any] = {"background": self.background, "frames": self.frames, "max_pixels": self.max_pixels}
+        found = decode(data, **how)
         return found if self.frames == "all" else [found]
 
 
 class ResizeImages(Node):
     """Resizes the ``images`` of a record by ``vision``, after ``augment`` if there is one.
 
-    ``augment``: a function of an image (uint8 (H, W, 3)) giving another, such as ``augment.compose(...)``, a torchvision
-    v2 transform wrapped to take and give arrays, or your own. With a parameter ``rng`` it gets a generator that depends on
-    (node name, ``seed``, record, image) alone: the same crop after a resume and on any worker, another in the next pass.
+    ``augment``: a function of an image (uint8 (H, W, 3)) giving another, such as ``compose(...)``, a torchvision v2
+    transform in ``OnTensor``, or your own. With a parameter ``rng`` it gets a generator that depends on (node name,
+    ``seed``, record, image) alone: the same crop after a resume and on any worker, another in the next pass.
     ``version``: raise it when you edit the function.
 
-    >>> from multimodal.vision import DynamicResolution
     >>> graph = Pipeline(StaticMixtureWorkSource([pictures])).then(DecodeImages).then(ResizeImages, DynamicResolution())
     >>> next(iter(graph))["images"][0].shape
-    (56, 84, 3)
+    (56, 56, 3)
     """
 
     kind = "resize_images"
@@ -182,13 +183,14 @@ class ResizeImages(Node):
         on_error: OnError | None = None,
     ) -> None:
         super().__init__(source, name=name, parallelism=parallelism, on_error=on_error)
+        check_vision(self.kind, vision)
+        check_seed(seed)
+        if augment is not None and not callable(augment):
+            raise ConfigError(f"resize_images: augment must be a function of an image, got {augment!r}")
         self.vision, self.augment, self.seed, self.version = vision, augment, seed, version
 
     def settings(self) -> dict[str, Any]:
-        said = None
-        if self.augment is not None:
-            recipe = getattr(self.augment, "recipe", None)
-            said = {**(recipe() if recipe else describe_function(self.augment, self.version)), "seed": self.seed}
+        said = None if self.augment is None else {**describe_function(self.augment, self.version), "seed": self.seed}
         return {"augment": said, **self.vision.recipe()}
 
     def one_to_one(self, setup: Setup) -> bool:
@@ -198,13 +200,14 @@ class ResizeImages(Node):
         augment, base = self.augment, key("resize_images", setup.name, self.seed)
         draws = augment is not None and wants_rng(augment)
 
+        def one(index: int, image: Any, identity: int) -> Any:
+            if augment is not None:
+                rng = {"rng": generator(base ^ key("image", index), identity)} if draws else {}
+                image = checked(augment, augment(image, **rng))
+            return self.vision(image)
+
         def resized(record: Record) -> list[Record]:
-            images = list(images_of(record.payload))
-            for index, image in enumerate(images):
-                if augment is not None:
-                    rng = {"rng": generator(base ^ key("image", index), record.identity)} if draws else {}
-                    image = augment(image, **rng)
-                images[index] = self.vision(image)
+            images = [_named(i, one, i, image, record.identity) for i, image in enumerate(images_of(record.payload))]
             return [record.replaced({**record.payload, "images": images})]
 
         return each_record(setup, resized)
@@ -215,9 +218,9 @@ class ExpandImages(Node):
 
     ``placeholder_id``: the id that stands for one image. ``start_id``, ``end_id``: ids around each image, where the text
     doesn't have them already. More placeholders than images, or fewer, are a bad record. Goes behind ``Tokenize`` or
-    ``TokenizeChat``, and before packing.
+    ``TokenizeChat`` and behind the images, and before packing. Don't let the tokenizer cut texts off (``max_length``):
+    images would lose their placeholders; ``PackImages`` leaves out what is too long.
 
-    >>> from multimodal.vision import FixedGrid
     >>> row = {"input_ids": [7, 1, 8], "images": [np.zeros((32, 32, 3), np.uint8)]}
     >>> source = StaticMixtureWorkSource([Dataset.from_rows("d", [row])])
     >>> list(Pipeline(source).then(ExpandImages, FixedGrid(size=32), 1))[0]["input_ids"].tolist()
@@ -240,6 +243,10 @@ class ExpandImages(Node):
         on_error: OnError | None = None,
     ) -> None:
         super().__init__(source, name=name, parallelism=parallelism, on_error=on_error)
+        check_vision(self.kind, vision)
+        for setting, value in (("placeholder_id", placeholder_id), ("start_id", start_id), ("end_id", end_id)):
+            if value is not None or setting == "placeholder_id":
+                check_at_least(setting, value, 0)
         self.vision, self.placeholder_id, self.start_id, self.end_id = vision, placeholder_id, start_id, end_id
 
     def settings(self) -> dict[str, Any]:
@@ -258,9 +265,19 @@ class ExpandImages(Node):
 
 
 class CollateImages(Node):
-    """``collate`` for each batch: the tensors of a training step, behind ``Batch``.
+    """``collate`` for each batch: the tensors of a training step, behind ``Batch``. Shapes and dtypes are told there.
 
-    ``pixels`` ("uint8"), ``rope`` ("1d"), ``extra``, ``flat``: see ``collate.collate``.
+    ``pixels`` ("uint8"): as they are, a fourth of the bytes to move, to be normalised on the device by
+    ``normalise_pixel_values``; "float32" and "bfloat16" are normalised here. ``rope`` ("1d"): "3d" gives positions on three
+    axes as well. ``extra``: names of other things wanted, such as "document_ids", "cu_seqlens", "origins". ``flat``
+    (False): rows laid end to end.
+
+    >>> row = {"input_ids": [7, 1, 8], "images": [np.zeros((32, 32, 3), np.uint8)]}
+    >>> vision = FixedGrid(size=32)
+    >>> graph = Pipeline(StaticMixtureWorkSource([Dataset.from_rows("d", [row] * 2)])).then(ExpandImages, vision, 1)
+    >>> step = next(iter(graph.batch(2).then(CollateImages, vision, 1)))
+    >>> step["input_ids"].shape, step["pixel_values"].shape, step["image_positions"].tolist()
+    (torch.Size([2, 6]), torch.Size([2, 3, 32, 32]), [[0, 1], [1, 1]])
     """
 
     kind = "collate_images"
@@ -280,8 +297,12 @@ class CollateImages(Node):
         parallelism: int | None = None,
     ) -> None:
         super().__init__(source, name=name, parallelism=parallelism)
+        check_vision(self.kind, vision)
+        check_at_least("placeholder_id", placeholder_id, 0)
+        extra = (extra,) if isinstance(extra, str) else tuple(extra)
+        check_settings(vision, pixels, rope, extra)
         self.vision, self.placeholder_id = vision, placeholder_id
-        self.options: dict[str, Any] = {"pixels": pixels, "rope": rope, "extra": tuple(extra), "flat": flat}
+        self.options: dict[str, Any] = {"pixels": pixels, "rope": rope, "extra": extra, "flat": bool(flat)}
 
     def settings(self) -> dict[str, Any]:
         options = {**self.options, "extra": list(self.options["extra"])}
@@ -298,38 +319,9 @@ class CollateImages(Node):
         return None if blank is None else self._collated(blank)
 
 
-def image_files(payload: Any, field: str, root: str | None = None) -> list[bytes]:
-    """The bytes of the image files of a record. Raises ``ImageError`` for what isn't there, ``ReadError`` for a store."""
-    if not isinstance(payload, Mapping) or field not in payload:
-        has = sorted(map(str, payload)) if isinstance(payload, Mapping) else type(payload).__name__
-        raise ImageError(f"field {field!r} is missing; the record has {has}")
-    value = payload[field]
-    values = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
-    return [_file(index, one, root) for index, one in enumerate(values)]
-
-
-def _file(index: int, value: Any, root: str | None) -> bytes:
-    if isinstance(value, Mapping):
-        value = value["bytes"] if value.get("bytes") is not None else value.get("path")
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)
-    if not isinstance(value, str):
-        raise ImageError(
-            f"image {index} must be bytes, a path or a dict with bytes or path, got {type(value).__name__}"
-        )
-    path = value if root is None or "://" in value or value.startswith("/") else f"{root.rstrip('/')}/{value}"
+def _named(index: int, function: Callable[..., T], *arguments: Any) -> T:
+    """What the function gives for an image, or an error that says which of the record's images it was."""
     try:
-        with fsspec.open(path, "rb") as file:
-            return bytes(file.read())
-    except FileNotFoundError as error:
-        raise ImageError(f"image {index}: there is no file {path}") from error
-    except OSError as error:
-        raise ReadError(f"image {index}: can't read {path}: {error}", path=path) from error
-
-
-def _named(index: int, made: Callable[[], Any]) -> Any:
-    """An image, or an error that says which of the record's images it was."""
-    try:
-        return made()
-    except ImageError as error:
+        return function(*arguments)
+    except ValueError as error:
         raise ImageError(f"image {index}: {error}") from error

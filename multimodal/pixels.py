@@ -55,10 +55,21 @@ def normalise_pixel_values(
     """uint8 pixels of either shape as numbers, (value / 255 - mean) / std, on the device where they are.
 
     ``dtype`` (None: float32): of the result; computed in float32.
+
+    >>> vision = FixedGrid(size=32, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    >>> white = pixel_values([np.full((32, 32, 3), 255, np.uint8)], vision)
+    >>> white.dtype, normalise_pixel_values(white, vision).unique().tolist()
+    (torch.uint8, [1.0])
     """
     shape = pixel_values.shape
     planes = pixel_values if len(shape) == 4 else pixel_values.reshape(shape[0], 3, shape[1] // 3, 1)
     return normalise_on_device(planes, vision.mean, vision.std, dtype).reshape(shape)
+
+
+def check_pixels(pixels: str) -> None:
+    """Raises ``ConfigError`` for what isn't in ``PIXELS``."""
+    if pixels not in PIXELS:
+        raise ConfigError(f"pixels={pixels!r} is unknown; use one of {', '.join(map(repr, PIXELS))}")
 
 
 def _scale_and_shift(vision: Vision) -> tuple[Array, Array]:
@@ -70,8 +81,7 @@ def _table(vision: Vision, pixels: str) -> Array | None:
     """What each of the 256 values of a channel becomes, (3, 256); bfloat16 as the int16 of its bits. None: itself."""
     import torch
 
-    if pixels not in PIXELS:
-        raise ConfigError(f"pixels={pixels!r} is unknown; use one of {', '.join(map(repr, PIXELS))}")
+    check_pixels(pixels)
     if pixels == "uint8":
         return None
     scale, shift = _scale_and_shift(vision)

@@ -2,7 +2,7 @@
 
 Pure functions, to be used with ``.map``. They change no payload, they return a new one. The order is always the same:
 
-1. Text is written with one mark for each image: ``caption_text``, ``interleaved``, ``question_answer``, ``chat``.
+1. Text is written with one mark for each image: ``caption_text``, ``interleaved_text``, ``question_answer``, ``chat``.
 2. The tokenizer turns each mark into one placeholder id.
 3. ``expand_images`` turns each placeholder into as many as the image has positions in the model.
 
@@ -92,6 +92,11 @@ def expand_images(
     """``expand`` for a payload with ``input_ids``, ``images`` and perhaps ``loss_mask``; both fields are set anew.
 
     ``vision`` tells the positions of an image, whether it has been resized already or not.
+
+    >>> from multimodal.vision import FixedGrid
+    >>> row = {"input_ids": [7, 1, 8], "images": [np.zeros((32, 32, 3), np.uint8)]}
+    >>> expand_images(row, FixedGrid(size=32), placeholder_id=1)["input_ids"].tolist()
+    [7, 1, 1, 1, 1, 8]
     """
     counts = [vision.token_count(*image.shape[:2]) for image in images_of(payload)]
     ids, mask = expand(payload["input_ids"], counts, placeholder_id, payload.get("loss_mask"), start_id, end_id)
@@ -108,11 +113,14 @@ def caption_text(payload: Payload, image_token: str = MARK, field: str = "captio
     return {**payload, "text": _counted(payload, image_token * len(_listed(payload)) + text, image_token)}
 
 
-def interleaved(payload: Payload, image_token: str = MARK, field: str = "texts", mark: str = MARK) -> Payload:
+def interleaved_text(payload: Payload, image_token: str = MARK, field: str = "texts", mark: str = MARK) -> Payload:
     """Sets ``text``: a document in which images stand between texts, joined without anything between.
 
     ``field``: a list of texts and images, in order. A text is a str or {"type": "text", "text": ...}, and may hold
     ``mark`` where images stand. An image is null or {"type": "image"}. Or it is one str with marks.
+
+    >>> interleaved_text({"images": [b"JPEG"], "texts": ["A cat ", None, " sleeps."]})["text"]
+    'A cat <image> sleeps.'
     """
     if payload.get(field) is None:
         raise ValueError(f"field {field!r} is missing or null; the record has {sorted(map(str, payload))}")
@@ -124,7 +132,12 @@ def question_answer(
     payload: Payload, question: str = "question", answer: str = "answer", image_token: str | None = None
 ) -> Payload:
     """Sets ``messages``: a user's with all images and then the text in field ``question``, and the assistant's with that
-    in ``answer``. ``image_token``: as in ``chat``."""
+    in ``answer``. ``image_token``: as in ``chat``.
+
+    >>> row = {"images": [b"JPEG"], "question": "What is it?", "answer": "A cat."}
+    >>> question_answer(row)["messages"][0]["content"]
+    [{'type': 'image'}, {'type': 'text', 'text': 'What is it?'}]
+    """
     asked = [{"type": "image"}] * len(_listed(payload)) + _text(_string(payload, question))
     answered = _text(_string(payload, answer))
     messages = [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
@@ -133,7 +146,11 @@ def question_answer(
 
 def chat(payload: Payload, field: str = "messages", mark: str = MARK, image_token: str | None = None) -> Payload:
     """Sets ``messages``: those in ``field`` by ``with_image_parts``. Raises ``ValueError`` also if they mention more
-    images than the payload has, or fewer."""
+    images than the payload has, or fewer.
+
+    >>> chat({"images": [b"JPEG"], "messages": [{"role": "user", "content": "<image>Hi"}]}, image_token="<|image|>")["messages"]
+    [{'role': 'user', 'content': '<|image|>Hi'}]
+    """
     messages = with_image_parts(payload.get(field), mark, image_token)
     if image_token is None:
         marks = sum(part["type"] == "image" for message in messages for part in message.get("content") or ())

@@ -137,6 +137,10 @@ def tiles(
     the same aspect the largest whose pixels are less than twice the image's. The image is resized to it, so its aspect
     changes a little. ``thumbnail`` (True): the whole image in one tile follows, if there is more than one tile.
     Raises ``ValueError`` if ``max_tiles`` is below 1.
+
+    >>> parts, grid = tiles(np.zeros((448, 896, 3), np.uint8))
+    >>> len(parts), grid
+    (3, (1, 2))
     """
     height, width = image.shape[:2]
     rows, columns = tile_grid(height, width, tile, max_tiles)

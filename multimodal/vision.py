@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from math import ceil, floor, sqrt
 from typing import Any, Literal, TypeAlias, final
 
-from multimodal.image import decode, decode_scaled, size_of
+from multimodal.image import MAX_PIXELS, decode, decode_scaled, size_of
 from multimodal.transform import (
     FILTERS,
     Box,
@@ -225,17 +225,31 @@ class DynamicResolution:
 Vision: TypeAlias = FixedGrid | DynamicResolution
 
 
-def load(data: bytes, vision: Vision, *, scaled: bool = False, background: Colour = (255, 255, 255)) -> Image:
+def check_vision(kind: str, vision: Any) -> None:
+    """Raises ``ConfigError`` unless it is one of the two classes."""
+    if not isinstance(vision, (FixedGrid, DynamicResolution)):
+        raise ConfigError(f"{kind}: vision must be a FixedGrid or a DynamicResolution, got {vision!r}")
+
+
+def load(
+    data: bytes,
+    vision: Vision,
+    *,
+    scaled: bool = False,
+    background: Colour = (255, 255, 255),
+    max_pixels: int = MAX_PIXELS,
+) -> Image:
     """An image file, decoded and resized by ``vision``.
 
     ``scaled`` (False): JPEGs may be decoded at 1/2, 1/4 or 1/8 of their size, to at least that which they are resized to.
     Faster, above all for large photos; pixels differ as ``image.decode_scaled`` says, sizes and token counts never do.
-    ``background``: as in ``image.decode``. Raises ``ImageError``, and ``ValueError`` as ``vision`` does.
+    ``background``, ``max_pixels``: as in ``image.decode``. Raises ``ImageError``, and ``ValueError`` as ``vision`` does.
     """
     height, width = size_of(data)
     if not scaled or max(height, width) > _LONGEST_CROP * min(height, width):
-        return vision(decode(data, background=background))
-    got = decode_scaled(data, vision.scaled_size(height, width), background=background)
+        return vision(decode(data, background=background, max_pixels=max_pixels))
+    target = vision.scaled_size(height, width)
+    got = decode_scaled(data, target, background=background, max_pixels=max_pixels)
     return vision._place(got.pixels, got.size, got.box)
 
 

@@ -18,7 +18,7 @@ from multimodal.placeholders import (
     expand,
     expand_images,
     images_of,
-    interleaved,
+    interleaved_text,
     question_answer,
     with_image_parts,
 )
@@ -153,14 +153,14 @@ def test_a_document_has_its_images_where_they_stand_between_texts(items):
     texts = [{"IMAGE": {"type": "image", "text": None}, "TEXT": text("t")}.get(item, item) for item in items]
     want = "".join(words.get(item, item) for item in items)
     payload = {"images": [b""] * want.count("[P]"), "texts": texts}
-    assert interleaved(payload, "[P]")["text"] == want
+    assert interleaved_text(payload, "[P]")["text"] == want
     with pytest.raises(ValueError, match=f"has {want.count('[P]')} image tokens"):
-        interleaved({**payload, "images": [b""] * 9}, "[P]")
+        interleaved_text({**payload, "images": [b""] * 9}, "[P]")
 
 
 def test_a_document_may_be_one_text_with_marks_of_its_own():
     payload = {"images": [b""], "page": "see [[1]] here"}
-    assert interleaved(payload, "<image>", "page", mark="[[1]]")["text"] == "see <image> here"
+    assert interleaved_text(payload, "<image>", "page", mark="[[1]]")["text"] == "see <image> here"
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_document_may_be_one_text_with_marks_of_its_own():
 )
 def test_documents_that_cannot_be_used_are_refused(texts, message):
     with pytest.raises(ValueError, match=message):
-        interleaved({"texts": texts})
+        interleaved_text({"texts": texts})
 
 
 # conversations
