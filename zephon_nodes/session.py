@@ -329,7 +329,8 @@ class Session:
                 f"world_size={self._world} isn't that of torch.distributed, so these ranks can't agree on the end of finite data "
                 "and could wait for each other for ever; pass agree=..., at_end='ragged', or an endless source (passes=None)"
             )
-        can_blank = self.root.blank() is not None
+        pads = options.at_end == "pad" or (options.at_end is None and agree is not None and self._world > 1)
+        can_blank = pads and self.root.blank() is not None
         if options.at_end == "pad" and not can_blank:
             last = self.graph.names[-1]
             why = (

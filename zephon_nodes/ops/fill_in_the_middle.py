@@ -14,7 +14,7 @@ from zephon_nodes.function_node import generator
 from zephon_nodes.hashing import key
 from zephon_nodes.node import Node, OnError, Setup, each_record
 from zephon_nodes.stream import Record
-from zephon_nodes.work.base import check_seed
+from zephon_nodes.work.base import check_at_least, check_seed
 
 
 class FillInTheMiddle(Node):
@@ -26,7 +26,8 @@ class FillInTheMiddle(Node):
     how many tokens at the front and at the end stay where they are, bos and eos. A ``loss_mask`` is rearranged alike, 1 at
     the three marks. Draws depend on (name, ``seed``, record) alone. Documents of less than 3 free tokens are left alone.
 
-    Raises ``ConfigError`` for rates outside [0, 1].
+    Raises ``ConfigError`` for rates outside [0, 1], marks that aren't three different ids, and a ``keep`` that isn't two
+    counts. A document whose dtype can't hold the marks is a bad record.
 
     >>> graph = Pipeline(StaticMixtureWorkSource([rows], shuffle="none"))
     >>> graph = graph.fill_in_the_middle(97, 98, 99, rate=1, suffix_first=0, keep=(0, 0))
@@ -57,6 +58,14 @@ class FillInTheMiddle(Node):
             raise ConfigError(f"rate and suffix_first are probabilities, got {rate=}, {suffix_first=}")
         check_seed(seed)
         self.marks = (prefix_id, middle_id, suffix_id)
+        for mark, token in zip(("prefix_id", "middle_id", "suffix_id"), self.marks, strict=True):
+            check_at_least(f"{mark} (the id of that special token in the tokenizer)", token, 0)
+        if len(set(self.marks)) < 3:
+            raise ConfigError(f"the ids of the three marks must differ, got {self.marks}; are they in the vocabulary?")
+        if not isinstance(keep, (tuple, list)) or len(keep) != 2:
+            raise ConfigError(f"keep must be (tokens at the front, tokens at the end), got {keep!r}")
+        for kept in keep:
+            check_at_least(f"both numbers of keep={tuple(keep)!r}", kept, 0)
         self.rate, self.suffix_first, self.keep, self.seed = rate, suffix_first, tuple(keep), seed
 
     def settings(self) -> dict[str, Any]:
@@ -76,6 +85,10 @@ class FillInTheMiddle(Node):
 
     def _rearranged(self, payload: Any, rng: np.random.Generator) -> Any:
         ids = np.asarray(require_field(payload, "input_ids"))
+        if ids.dtype.kind in "iu" and max(self.marks) > np.iinfo(ids.dtype).max:
+            raise ValueError(
+                f"input_ids are {ids.dtype}, which can't hold the marks {self.marks}; make them int32 before"
+            )
         free = len(ids) - sum(self.keep)
         drawn = rng.random(2)
         if free < 3 or drawn[0] >= self.rate:
