@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from zephon_nodes.errors import ConfigError, RowError
-from zephon_nodes.formats import format_for, format_named, known_suffixes
+from zephon_nodes.formats import format_named, wanted_suffixes
 from zephon_nodes.formats.base import BadRow, Format, Shard, Unit
 from zephon_nodes.formats.memory import MemoryFormat
 from zephon_nodes.hashing import I64
@@ -70,7 +70,7 @@ class Dataset:
         cls,
         name: str,
         path: PathLike | Sequence[PathLike],
-        fmt: str | None = None,
+        fmt: str | Format | None = None,
         columns: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         index_dir: PathLike | None = None,
@@ -78,7 +78,8 @@ class Dataset:
         """A dataset of files.
 
         ``path``: a file, a folder, a glob pattern, a URL that fsspec opens, or a list of those; see ``find_files``.
-        ``fmt``: "parquet", "jsonl" or a registered one; None tells it by suffix, and then all files must be of one.
+        ``fmt``: the name of a format ("parquet", "mds", "webdataset", ...; see ``zephon_nodes.formats``), or a format with
+        settings of its own; None tells it by suffix, and then all files must be of one.
         ``columns``: read only these, None for all; fewer is less to read and decode. One that only some files have is
         None in the rows of the others. ``storage_options``: for fsspec. ``index_dir``: folder for JSONL indexes and
         decompressed copies, ``"beside"`` for hidden files beside the data; None for ``~/.cache/zephon_nodes/index``.
@@ -86,14 +87,19 @@ class Dataset:
         Raises ``ConfigError`` if the name is empty, nothing is found or the format isn't clear, ``ReadError`` if the
         store fails. A column that no file has is a ``ConfigError`` when the files are opened.
         """
-        chosen = format_named(fmt) if fmt is not None else None
-        files = find_files(path, chosen.suffixes if chosen else known_suffixes(), storage_options)
+        chosen = format_named(fmt) if isinstance(fmt, str) else fmt
+        files = find_files(path, wanted_suffixes(chosen), storage_options)
         if index_dir is not None:
             files = [dataclasses.replace(file, cache_dir=os.fspath(index_dir)) for file in files]
         if index_dir == BESIDE and not all(file.is_local for file in files):
             raise ConfigError(f"dataset {name!r}: index_dir='beside' needs local files; name a local folder instead")
-        made = cls(name, files, chosen or _only_format(name, files), columns)
-        made.given = {"path": path, "format": fmt, "columns": columns, "index_dir": index_dir}
+        try:
+            chosen = chosen or format_of(files)
+            files = gather(chosen, files)
+        except ConfigError as error:
+            raise ConfigError(f"dataset {name!r}: {error}") from error
+        made = cls(name, files, chosen, columns)
+        made.given = {"path": path, "fmt": getattr(fmt, "name", fmt), "columns": columns, "index_dir": index_dir}
         made.given["storage_options"] = storage_options
         return made
 
@@ -264,15 +270,6 @@ def _checked_columns(name: str, columns: Sequence[str] | None) -> tuple[str, ...
     if len(set(columns)) < len(columns):
         raise ConfigError(f"dataset {name!r}: a column is named twice in columns={list(columns)!r}")
     return tuple(columns)
-
-
-def _only_format(name: str, files: Sequence[StoredFile]) -> Format:
-    formats = {fmt.name: fmt for fmt in (format_for(file.name) for file in files)}
-    if len(formats) > 1:
-        raise ConfigError(
-            f"dataset {name!r}: files of several formats were found ({', '.join(formats)}); say which with fmt="
-        )
-    return next(iter(formats.values()))
 
 
 def _check_missing(name: str, shards: Sequence[Shard]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from zephon_nodes.ops.take import Take
 from zephon_nodes.ops.tokenize import Tokenize
 from zephon_nodes.ops.tokenize_chat import TokenizeChat
 from zephon_nodes.options import options_of
+from zephon_nodes.recipe_file import read_recipe_file, write_recipe
 from zephon_nodes.work.base import Source
 from zephon_nodes.work.node_source import from_node
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from zephon_nodes.drops import DropReport
     from zephon_nodes.estimation import Estimate
     from zephon_nodes.explore.peek import Table
+    from zephon_nodes.plan import Plan
 
 
 class Pipeline:
@@ -75,6 +78,38 @@ class Pipeline:
         options_of(options)  # what can't work is refused here, and not at the first iteration
         self._options = options
         self._loader: Loader | None = None
+
+    @classmethod
+    def from_toml(
+        cls,
+        path_or_text: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, Mapping[str, Any]] | None = None,
+        **options: Any,
+    ) -> Pipeline:
+        """The pipeline of a recipe file, or of its text: datasets, source, nodes with their settings, functions by import
+        path. See the head of ``recipe_file`` for the form.
+
+        ``storage_options``: by dataset name, on top of those of the file, which is no place for secrets. ``options``: run
+        options, which win over those of the file. Relative paths begin in the folder of the file; those of a text in the
+        working directory.
+
+        Raises ``ConfigError`` for unknown keys, nodes and settings, with the file, the key and the nearest name that there
+        is, and for settings that can't work.
+
+            pipeline = Pipeline.from_toml("recipe.toml", rank=0, world_size=8).batch(8)
+        """
+        found = read_recipe_file(path_or_text, storage_options)
+        return cls(found.node, **{**found.options, **options})
+
+    def to_toml(self) -> str:
+        """The text of a recipe file that gives the same recipe: ``from_toml(to_toml(p)).recipe == p.recipe``.
+
+        Local paths are written in full, storage options whose names sound like secrets not at all, rank and world size
+        neither. Raises ``ConfigError``, naming the node or the dataset, for what has no form in a file: lambdas and
+        functions of a notebook, ``from_rows`` datasets, tokenizers that aren't given by path or id, sources of other kinds.
+        """
+        return write_recipe(self.node, self._options)
 
     def options(self, **options: Any) -> Pipeline:
         """The same graph with other run options: runner, rank, world_size, prefetch, at_end, on_error ... (``Options``)."""
@@ -227,11 +262,26 @@ class Pipeline:
         """See ``Loader.recipe``."""
         return self.loader.recipe
 
+    @property
+    def recipe_hash(self) -> str:
+        """See ``Loader.recipe_hash``."""
+        return self.loader.recipe_hash
+
     def describe(self) -> str:
-        """The graph as text: nodes, settings, and which threads run what."""
-        return describe(self.node, options_of(self._options).threads)
+        """The graph as text: nodes, settings, which workers run what, and, once it has run, what came out of each."""
+        return describe(self.node, options_of(self._options).threads, self._run)
 
     __str__ = describe
+
+    def _repr_svg_(self) -> str:
+        """The graph as a drawing, which a notebook shows."""
+        from zephon_nodes.explore.drawing import draw
+
+        return draw(self.node, options_of(self._options).threads, self._run)
+
+    @property
+    def _run(self) -> Plan | None:
+        return self._loader.plan if self._loader is not None else None
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickles and copies without the loader, so without its threads and its place."""

@@ -74,6 +74,10 @@ class Switch(Node):
         found = [chain[-1].pad_token_id for chain in self._all() if chain]
         return found[0] if found else super().pad_token_id
 
+    def chains(self) -> dict[Any, list[Node]]:
+        """The nodes of each branch, by its key; those of the default branch under None."""
+        return self._chains if self._default is None else {**self._chains, None: self._default}
+
     def _all(self) -> list[list[Node]]:
         return [*self._chains.values(), *([] if self._default is None else [self._default])]
 
