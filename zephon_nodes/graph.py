@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from zephon_nodes.errors import ConfigError
 from zephon_nodes.node import Node, OnError, Setup
 from zephon_nodes.plan import Plan, chain, compile_graph, names
 from zephon_nodes.recipe import ALGORITHM, canonical
@@ -20,25 +21,25 @@ class Graph:
 
     def plan(self, source: Source, lanes: int, threads: int) -> Plan:
         """How ``lanes`` lanes of a source are run, with ``threads`` for a hop that wasn't given any."""
-        return self._compile(self.nodes, source, lanes, threads)
+        return self._compile(list(zip(self.names, self.nodes, strict=True)), source, lanes, threads)
 
     def plan_to_tokens(self, source: Source, threads: int) -> Plan:
         """The plan of the first nodes: up to the last that tokenizes, or else all before the first that packs or batches."""
         tokenizing = [i for i, node in enumerate(self.nodes) if node.tokenizes]
         whole = [i for i, node in enumerate(self.nodes) if node.gives == "rows"]
-        return self._compile(self.nodes[: (tokenizing or whole)[-1] + 1], source, 1, threads)
+        named = list(zip(self.names, self.nodes, strict=True))[: (tokenizing or whole)[-1] + 1]
+        telling = [(name, node) for name, node in named if not node.reorders and node.rounds is None]
+        return self._compile(telling, source, 1, threads)
 
     def plan_to(self, last: int, source: Source) -> Plan:
         """The plan of the nodes up to number ``last``, for all lanes in the caller's thread."""
-        return self._compile(self.nodes[: last + 1], source, source.num_lanes, 0)
+        named = list(zip(self.names, self.nodes, strict=True))
+        return self._compile(named[: last + 1], source, source.num_lanes, 0)
 
-    def _compile(self, nodes: list[Node], source: Source, lanes: int, threads: int) -> Plan:
+    def _compile(self, named: list[tuple[str, Node]], source: Source, lanes: int, threads: int) -> Plan:
         cache = source.units_in_use(lanes)
-        setups = [
-            Setup(name, node.on_error or self._on_error, source, cache)
-            for name, node in zip(self.names, nodes, strict=False)
-        ]
-        return compile_graph(nodes, setups, source, threads)
+        setups = [Setup(name, node.on_error or self._on_error, source, cache) for name, node in named]
+        return compile_graph([node for _, node in named], setups, source, threads)
 
     def recipe(self, source: dict[str, Any]) -> str:
         """Everything that decides the data, as canonical JSON. ``source``: the recipe of the source."""
@@ -49,7 +50,18 @@ class Graph:
                 "algorithm": ALGORITHM,
                 "source": source,
                 "graph": self.names,
-                "nodes": {name: {"op": node.kind, **node.settings()} for name, node in named},
+                "nodes": {name: _settings(name, node) for name, node in named},
                 "on_error": {name: policy for name, policy in policies.items() if policy != "raise"},
             }
         )
+
+
+def _settings(name: str, node: Node) -> dict[str, Any]:
+    said = {"op": node.kind, **node.settings()}
+    try:
+        canonical(said)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"settings() of {name} must give what JSON can hold (numbers, texts, lists, dicts of texts): {error}"
+        ) from error
+    return said

@@ -9,6 +9,7 @@ To write one, derive from ``Node`` and override, of the following, what the oper
     kind            what it is called in errors, recipes and plans
     takes, gives    what may stand below it, and what it hands on: "rows", "packed" or "batches"
     settings()      the settings that change the data
+    reorders        True if it makes no record that it wasn't given: it is then passed over when tokens are measured
     accumulator()   with ``holds = True``: an ``Accumulator``
     worker()        a function of a call (with an accumulator) or of a list of records (without one), to a list of items
 """
@@ -82,6 +83,7 @@ class Node(BaseNode[Any]):  # type: ignore[misc]
     counts: ClassVar[bool] = False
     cheap: ClassVar[bool] = False
     tokenizes: ClassVar[bool] = False
+    reorders: ClassVar[bool] = False
     rounds: int | None = None
     fixed_size: int | None = None
     given: tuple[tuple[Any, ...], dict[str, Any]] | None
@@ -189,6 +191,13 @@ class Node(BaseNode[Any]):  # type: ignore[misc]
 
     def get_state(self) -> dict[str, Any]:
         return self.session().state()
+
+    def _repr_svg_(self) -> str:
+        """The graph up to this node as a drawing, which a notebook shows."""
+        from zephon_nodes.explore.drawing import draw
+        from zephon_nodes.options import Options
+
+        return draw(self, Options().threads, self._session.plan if self._session is not None else None)
 
     def close(self) -> None:
         """Ends the threads of a run that was read from this node. Reading again starts anew."""

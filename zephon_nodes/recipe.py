@@ -23,8 +23,14 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 def canonical(recipe: Mapping[str, Any]) -> str:
-    """One text for one recipe."""
-    return json.dumps(recipe, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    """One text for one recipe. Raises ``TypeError`` for values that are neither JSON nor numbers of numpy."""
+    return json.dumps(recipe, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_number)
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{value!r:.80} of type {type(value).__name__} can't be written as JSON")
 
 
 def recipe_hash(recipe: str) -> str:

@@ -26,7 +26,8 @@ class EnsureMixture(Node):
     ``buffer_size`` (256): more corrects longer runs of one component, and holds more. ``weight_by`` ("auto"): what is
     counted: "tokens", "samples" (documents), or a field of unpacked records; "auto" is tokens with a source that has a
     ``token_estimation``, else samples. ``mixture``: weights by dataset; by default the source's, as it changes over the
-    run. ``strict`` (False): True drops what is too much, counted in the drop report, rather than send it on out of turn.
+    run. ``strict`` (False): True drops what is too much, counted in the drop report, rather than send it on out of turn;
+    but in a span in which the source's own mixture changes (a phase, a dataset that has come to its end) nothing is dropped.
 
     Raises ``ConfigError`` if neither the source nor ``mixture`` says what is wanted.
 
@@ -40,6 +41,7 @@ class EnsureMixture(Node):
 
     kind = "ensure_mixture"
     holds = True
+    reorders = True
     cheap = True
 
     def __init__(
@@ -75,8 +77,12 @@ class EnsureMixture(Node):
         return said | {"strict": self.strict}
 
     def accumulator(self, place: Place) -> Accumulator:
-        target = place.source.shares(place.epoch, place.span) if self.mixture is None else self.mixture
-        return _Balance(self, place.node, {} if target is None else {k: float(v) for k, v in target.items()})
+        strict = self.strict
+        target: Mapping[str, Any] = self.mixture or {}
+        if self.mixture is None:
+            target = place.source.shares(place.epoch, place.span) or {}
+            strict = strict and place.source.steady(place.epoch, place.span)
+        return _Balance(self, place.node, {name: float(share) for name, share in target.items()}, strict)
 
     def stats(self) -> dict[str, float]:
         """Share of each component in what has gone through so far, over all lanes (replays after a resume included)."""
@@ -101,8 +107,8 @@ class EnsureMixture(Node):
 class _Balance(Accumulator):
     """Queues by component. Owed: target share of all that has gone, one more counted in, less what has gone."""
 
-    def __init__(self, node: EnsureMixture, name: str, target: dict[str, float]) -> None:
-        self._node, self._name, self._target = node, name, target
+    def __init__(self, node: EnsureMixture, name: str, target: dict[str, float], strict: bool) -> None:
+        self._node, self._name, self._target, self._strict = node, name, target, strict
         self._queues: dict[str, deque[tuple[Record, dict[str, float]]]] = {}
         self._gone: dict[str, float] = {}
         self._total = 0.0
@@ -118,7 +124,7 @@ class _Balance(Accumulator):
     def flush(self) -> Iterable[Item]:
         yield from self._due()
         while self._held:
-            yield self._pass_over() if self._node.strict else self._send(self._best(self._filled()))
+            yield self._pass_over() if self._strict else self._send(self._best(self._filled()))
 
     def _due(self) -> Iterator[Item]:
         """What can go in turn, and what must go because the buffer is full."""
@@ -129,7 +135,7 @@ class _Balance(Accumulator):
             elif self._held <= self._node.buffer_size:
                 return
             else:
-                yield self._pass_over() if self._node.strict else self._send(self._best(self._filled()))
+                yield self._pass_over() if self._strict else self._send(self._best(self._filled()))
 
     def _filled(self) -> list[str]:
         return [name for name, queue in self._queues.items() if queue]

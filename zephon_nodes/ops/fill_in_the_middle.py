@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,9 +57,10 @@ class FillInTheMiddle(Node):
         if not (0 <= rate <= 1 and 0 <= suffix_first <= 1):
             raise ConfigError(f"rate and suffix_first are probabilities, got {rate=}, {suffix_first=}")
         check_seed(seed)
-        self.marks = (prefix_id, middle_id, suffix_id)
-        for mark, token in zip(("prefix_id", "middle_id", "suffix_id"), self.marks, strict=True):
+        marks = {"prefix_id": prefix_id, "middle_id": middle_id, "suffix_id": suffix_id}
+        for mark, token in marks.items():
             check_at_least(f"{mark} (the id of that special token in the tokenizer)", token, 0)
+        self.marks = tuple(map(int, marks.values()))
         if len(set(self.marks)) < 3:
             raise ConfigError(f"the ids of the three marks must differ, got {self.marks}; are they in the vocabulary?")
         if not isinstance(keep, (tuple, list)) or len(keep) != 2:
@@ -103,7 +104,7 @@ class FillInTheMiddle(Node):
 
 
 def rearranged(
-    ids: npt.NDArray[Any], cuts: tuple[int, int, int, int], marks: tuple[int, int, int], suffix_first: bool
+    ids: npt.NDArray[Any], cuts: tuple[int, int, int, int], marks: Sequence[int], suffix_first: bool
 ) -> npt.NDArray[Any]:
     """``ids`` with the pieces between ``cuts`` in the order of fill-in-the-middle; ``marks``: prefix, middle, suffix."""
     a, b, c, d = cuts

@@ -29,6 +29,7 @@ class GroupByLength(Node):
     kind = "group_by_length"
     takes = ("rows",)
     holds = True
+    reorders = True
     cheap = True
 
     def __init__(

@@ -26,6 +26,7 @@ class Shuffle(Node):
 
     kind = "shuffle"
     holds = True
+    reorders = True
     cheap = True
 
     def __init__(self, source: Node, buffer_size: int = 1024, seed: int = 0, *, name: str | None = None) -> None:

@@ -94,8 +94,12 @@ class Source(ABC):
         return self
 
     def shares(self, epoch: int, span: int) -> dict[str, float] | None:
-        """The mixture that a span is to have, as shares of each dataset; None for a source without one."""
+        """The mixture that a span as a whole is to have, as shares of each dataset; None for a source without one."""
         return None
+
+    def steady(self, epoch: int, span: int) -> bool:
+        """Whether the mixture is the same all through a span."""
+        return True
 
     def unmeasured(self) -> list[str]:
         """Datasets whose tokens per row must be known before the first chunk can be made."""
@@ -352,5 +356,5 @@ def check_seed(seed: Any) -> None:
 
 def check_at_least(name: str, value: Any, least: int) -> None:
     """Raises ``ConfigError`` unless ``value`` is an int of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")

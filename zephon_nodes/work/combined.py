@@ -97,6 +97,10 @@ class Concat(_Combined):
         part, begin = self._at(span * self.flush_every, epoch)
         return part.shares(epoch, span - begin // self.flush_every)
 
+    def steady(self, epoch: int, span: int) -> bool:
+        part, begin = self._at(span * self.flush_every, epoch)
+        return part.steady(epoch, span - begin // self.flush_every)
+
     @property
     def mixes(self) -> bool:  # type: ignore[override]
         return all(part.mixes for part in self.parts)

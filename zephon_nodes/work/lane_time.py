@@ -74,6 +74,16 @@ class LaneTime:
                 return time
         return None
 
+    def taken(self, k: int, first: int, stop: int) -> Fraction:
+        """Rows of component k in chunks [first, stop)."""
+        return Fraction(self.rows(k, stop) - self.rows(k, first), self.denominator[k])
+
+    def straight(self, first: int, stop: int) -> bool:
+        """Whether no rate changes within chunks [first, stop), but to 0 at the end."""
+        at = bisect.bisect_right(self._starts, first)
+        upto = Fraction(stop) if self.end is None else min(self.end, Fraction(stop))
+        return at == len(self._starts) or self._starts[at] >= upto
+
     def rows(self, k: int, chunk: int) -> int:
         """u_k at the start of a chunk, times ``denominator[k]``."""
         if self.end is not None and chunk >= self.end:

@@ -185,9 +185,15 @@ class StaticMixtureWorkSource(WorkSource):
 
     def shares(self, epoch: int, span: int) -> dict[str, float]:
         """See ``Source.shares``: of tokens with a ``token_estimation``, else of rows."""
+        time, begin = self.time(epoch), span * self.flush_every
+        rows = {name: time.taken(k, begin, begin + self.flush_every) for k, name in enumerate(self._names)}
+        sizes = {name: float(n * self.tokens_per_row.get(name, Fraction(1))) for name, n in rows.items() if n}
+        total = sum(sizes.values())
+        return {name: size / total for name, size in sizes.items()}
+
+    def steady(self, epoch: int, span: int) -> bool:
         begin = span * self.flush_every
-        now = [phase for phase in self.phases(epoch) if phase.start <= begin][-1]
-        return {name: float(share) for name, share in now.shares.items()}
+        return self.time(epoch).straight(begin, begin + self.flush_every)
 
     def _rates(self, shares: Shares) -> tuple[Fraction, ...]:
         """Rows a lane and chunk of each dataset."""
