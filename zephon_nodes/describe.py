@@ -1,32 +1,78 @@
-"""A graph as text: what each node does, where it runs, and which settings decide about the data."""
+"""A graph as text: what each node does, where it runs, which settings decide about the data, and what it has done so far."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from zephon_nodes.graph import Graph
 from zephon_nodes.node import Node
+from zephon_nodes.plan import Hop, Plan
 
 _SHOWN = 100
 
 
-def describe(root: Node, parallelism: int) -> str:
+class Described(NamedTuple):
+    """One node: ``title``, its name and kind. ``hop``: number of the hop that runs it, from 1; 0 for a node without work of
+    its own. ``runs``: where. ``settings``: in short. ``counted``: what came out of it in a run, "" before."""
+
+    title: str
+    hop: int
+    runs: str
+    settings: str
+    counted: str
+
+
+def describe(root: Node, parallelism: int, run: Plan | None = None) -> str:
     """A line for each node, from the source to ``root``, grouped by the hop that runs it.
 
-    ``parallelism``: worker threads of a hop that wasn't given any, 0 for the inline runner.
+    ``parallelism``: workers of a hop that wasn't given any, 0 for the inline runner. ``run``: the plan of a run, whose
+    counters are shown.
     """
-    graph = Graph(root)
-    plan = graph.plan(root.work_source, 1, parallelism)
-    where = {name: (i, hop.parallelism) for i, hop in enumerate(plan.hops, 1) for name in hop.names}
-    source = plan.source
-    lines = [f"{type(source).__name__}: {source.num_lanes} lanes, {_brief(_short(source.recipe()))}"]
-    for name, node in zip(graph.names, graph.nodes, strict=True):
-        hop, threads = where.get(name, (0, 0))
-        runs = f"hop {hop}, " + (f"{threads} threads" if threads else "driver") if hop else "no work of its own"
-        title = name if name == node.kind else f"{name} ({node.kind})"
-        lines.append(f"  {title:20s} [{runs}] {_brief(node.settings())}")
+    head, nodes = described(root, parallelism, run)
+    lines = [head]
+    for node in nodes:
+        where = f"hop {node.hop}, {node.runs}" if node.hop else node.runs
+        counted = f" ({node.counted})" if node.counted else ""
+        lines.append(f"  {node.title:20s} [{where}] {node.settings}{counted}")
     return "\n".join(lines)
+
+
+def described(root: Node, parallelism: int, run: Plan | None = None) -> tuple[str, list[Described]]:
+    """A line for the source, and what there is to say about each node."""
+    graph = Graph(root)
+    plan = run or graph.plan(root.work_source, 1, parallelism)
+    where = {name: (i, hop) for i, hop in enumerate(plan.hops, 1) for name in hop.names}
+    source = plan.source
+    head = f"{type(source).__name__}: {source.num_lanes} lanes, {_brief(_short(source.recipe()))}"
+    nodes = []
+    for name, node in zip(graph.names, graph.nodes, strict=True):
+        title = name if name == node.kind else f"{name} ({node.kind})"
+        number, hop = where.get(name, (0, None))
+        runs = workers(hop) if hop else "no work of its own"
+        nodes.append(Described(title, number, runs, _brief(_settings(node)), _counted(name, hop)))
+    return head, nodes
+
+
+def _settings(node: Node) -> dict[str, Any]:
+    """What a person wants to see of a node: the recipe's settings, and the microbatch size, which isn't in it."""
+    size = getattr(node, "microbatch_size", None)
+    return ({} if size is None else {"microbatch_size": size}) | node.settings()
+
+
+def workers(hop: Hop) -> str:
+    """Who runs a hop."""
+    if not hop.parallelism:
+        return "driver"
+    kind = "process" if getattr(hop, "runner", "thread") == "process" else "thread"
+    return f"{hop.parallelism} {kind}{'es' if kind == 'process' else 's'}"
+
+
+def _counted(name: str, hop: Hop | None) -> str:
+    if hop is None or hop.names.index(name) >= len(hop.counters.laps):
+        return ""
+    lap = hop.counters.laps[hop.names.index(name)]
+    return f"{lap.records:,} out, {lap.seconds:.3g} s of work"
 
 
 def _short(recipe: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from zephon_nodes.drops import DropReport
     from zephon_nodes.estimation import Estimate
+    from zephon_nodes.plan import Plan
 
 
 class Loader:
@@ -87,6 +88,11 @@ class Loader:
     def estimates(self) -> dict[str, Estimate]:
         """Tokens per row that this process has measured for a mixture in tokens, with their standard errors."""
         return self._session.estimates
+
+    @property
+    def plan(self) -> Plan | None:
+        """How the current or last run goes through the graph, with its counters; None before the first."""
+        return self._session.plan
 
     def metrics(self) -> dict[str, float]:
         """Numbers for TensorBoard, W&B or MLflow, of this rank: a flat dict of floats, cheap enough for every step.

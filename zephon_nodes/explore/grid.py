@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 NARROWEST = 8
 _CELL = "padding:2px 10px 2px 0;border-bottom:1px solid #88888855;text-align:left;vertical-align:top"
-_TABLE = "border-collapse:collapse;font-family:ui-monospace,monospace;font-size:12px"
+_TABLE = "color:inherit;border-collapse:collapse;font-family:ui-monospace,monospace;font-size:12px"
 
 
 class Markup(str):
