@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from zephon_nodes.errors import ConfigError, RowError
-from zephon_nodes.formats import format_named, wanted_suffixes
+from zephon_nodes.formats import format_named, format_of, gather, wanted_suffixes
 from zephon_nodes.formats.base import BadRow, Format, Shard, Unit
 from zephon_nodes.formats.memory import MemoryFormat
 from zephon_nodes.hashing import I64

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zephon_nodes.errors import ReadError
-from zephon_nodes.formats import jsonl
+from zephon_nodes.formats import decompress, jsonl
 from zephon_nodes.formats.base import BadRow
 from zephon_nodes.formats.jsonl import JsonlFormat
 from zephon_nodes.listing import find_files
@@ -150,7 +150,7 @@ PLAIN = b"".join(json.dumps({"i": i, "t": "x" * i}).encode() + b"\n" for i in ra
 def test_compressed_files_give_the_same_rows_and_are_decompressed_once(tmp_path, name, compress, monkeypatch):
     for content in (compress(PLAIN), compress(PLAIN[:900]) + compress(b"") + compress(PLAIN[900:])):
         assert all_rows(write(tmp_path, content, name)) == reference(PLAIN)
-    monkeypatch.setattr(jsonl, "_decompress", lambda *args: pytest.fail("it is decompressed again"))
+    monkeypatch.setattr(decompress, "_decompress", lambda *args: pytest.fail("it is decompressed again"))
     shard = opened(tmp_path / name, tmp_path / "index")
     assert shard.take([7, 3]) == [{"i": 7, "t": "x" * 7}, {"i": 3, "t": "xxx"}]
     assert shard.file.name == name

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
+
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.formats.base import Format
 from zephon_nodes.formats.jsonl import JsonlFormat
 from zephon_nodes.formats.parquet import ParquetFormat
+from zephon_nodes.storage import StoredFile
 
 _formats: dict[str, Format] = {}
 
@@ -56,6 +60,40 @@ def format_named(fmt: str) -> Format:
     if fmt not in _formats:
         raise ConfigError(f"fmt={fmt!r}: no format has this name; known: {', '.join(_formats)}")
     return _formats[fmt]
+
+
+def companions_of(fmt: Format) -> tuple[str, ...]:
+    """Endings of files that lie beside a format's data and are no shards."""
+    return cast("tuple[str, ...]", getattr(fmt, "companions", ()))
+
+
+def wanted_suffixes(fmt: Format | None) -> tuple[str, ...]:
+    """Endings of the files to look for: those of a format, or of all, and of what lies beside them."""
+    fmts = _formats.values() if fmt is None else [fmt]
+    return tuple(dict.fromkeys(suffix for each in fmts for suffix in (*each.suffixes, *companions_of(each))))
+
+
+def format_of(files: Sequence[StoredFile]) -> Format:
+    """The one format of all files, by their suffixes. Companions of a format that is there don't count.
+
+    Raises ``ConfigError`` if there are several, or if a file has no known suffix.
+    """
+    known = [file for file in files if file.name.lower().endswith(known_suffixes())]
+    fmts = {fmt.name: fmt for fmt in (format_for(file.name) for file in known or files)}
+    for fmt in fmts.values():
+        others = [file for file in known if format_for(file.name) is not fmt]
+        if all(file.name.lower().endswith(companions_of(fmt)) for file in others):
+            return fmt
+    raise ConfigError(f"files of several formats were found ({', '.join(fmts)}); say which with fmt=")
+
+
+def gather(fmt: Format, files: Sequence[StoredFile]) -> list[StoredFile]:
+    """The shards among the files that were found. Raises ``ConfigError`` if there are none."""
+    shards = cast("list[StoredFile]", fmt.gather(files)) if hasattr(fmt, "gather") else list(files)
+    if not shards:
+        found = ", ".join(file.name for file in files[:3])
+        raise ConfigError(f"no file of format {fmt.name!r} ({', '.join(fmt.suffixes)}) was found; there are: {found}")
+    return shards
 
 
 register_format(ParquetFormat())

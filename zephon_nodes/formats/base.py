@@ -86,6 +86,11 @@ class Format(Protocol):
     """How files with certain suffixes are opened. Register an instance with ``register_format``.
 
     ``name``: what ``fmt=`` takes. ``suffixes``: endings of file names, with the dot, longest match wins.
+
+    Two more attributes may be there. ``companions``: endings of files that lie beside the data and are no shards of
+    their own (an index, captions); they are found as well. ``gather(files)``: from all files that were found, in order,
+    those that are shards, as ``StoredFile`` or a subclass that remembers more. ``formats.companions_of`` and
+    ``formats.gather`` stand in where a format has none.
     """
 
     name: str

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from zephon_nodes.errors import ReadError
 from zephon_nodes.formats.base import BadRow, Rows, Shard, Unit
+from zephon_nodes.formats.decompress import plain
 from zephon_nodes.formats.line_index import line_offsets
 from zephon_nodes.hashing import I64
-from zephon_nodes.storage import StoredFile, read_errors, write_atomically
+from zephon_nodes.storage import StoredFile
 
 UNIT_BYTES = 1 << 20
-_BLOCK = 4 << 20
 _SHOWN = 60
 _loads = json.JSONDecoder(strict=False).decode  # not strict: a raw control character in a string is let through
-_CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 
 class JsonlFormat:
@@ -47,8 +42,7 @@ class JsonlShard(Shard):
 
     def __init__(self, file: StoredFile, columns: Sequence[str] | None) -> None:
         self.file = file
-        codec = next((codec for ending, codec in _CODECS.items() if file.name.lower().endswith(ending)), None)
-        self._data = file if codec is None else _decompressed(file, codec)
+        self._data = plain(file)
         self._columns = columns
         self._offsets = line_offsets(self._data)
         blocks = np.arange(0, int(self._offsets[-1]) + UNIT_BYTES, UNIT_BYTES)
@@ -107,30 +101,3 @@ def _bad(text: str, line: bytes, cause: Exception | None) -> BadRow:
     error = ValueError(f"{text}; the line: {shown.decode('utf-8', 'replace')!r}")
     error.__cause__ = cause
     return BadRow(error)
-
-
-def _decompressed(file: StoredFile, codec: str) -> StoredFile:
-    """A local, decompressed copy of a file, made unless it is there. A store that tells no version has it made each time."""
-    path = file.derived(".raw", file.size, file.version)
-    if not file.version or not os.path.exists(path):
-        try:
-            write_atomically(path, _decompress(file, codec))
-        except ReadError:
-            raise
-        except OSError as error:
-            text = f"{file}: can't write the decompressed copy {path} ({error}); set index_dir to a folder with room"
-            raise ReadError(text, path=str(file)) from error
-    facts = os.stat(path)
-    return dataclasses.replace(
-        file, path=path, size=facts.st_size, version=str(facts.st_mtime_ns), label=str(file), storage_options={}
-    )
-
-
-def _decompress(file: StoredFile, codec: str) -> Iterator[bytes]:
-    with file.open() as raw, pa.CompressedInputStream(raw, codec) as stream:
-        while True:
-            with read_errors(file, f"decompress ({codec})"):
-                block = stream.read(_BLOCK)
-            if not block:
-                return
-            yield block

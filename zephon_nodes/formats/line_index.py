@@ -1,31 +1,21 @@
-"""Where each line of a text file begins, found once and kept on disk.
-
-The index is a file of little-endian int64: a key made of the text's path, size and version, then the n + 1 offsets.
-It is one file, so that it can be replaced in one step, and is mapped into memory rather than loaded: worker processes
-share its pages, and the mapping holds no descriptor.
-"""
+"""Where each line of a text file begins, found once and kept on disk (see ``kept``): n + 1 little-endian int64."""
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import os
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
 
+from zephon_nodes.formats.kept import kept
 from zephon_nodes.hashing import I64
-from zephon_nodes.storage import StoredFile, write_atomically
+from zephon_nodes.storage import StoredFile
 
 _BLOCK = 4 << 20
 _BOM = b"\xef\xbb\xbf"
 _NEWLINE = 10
 _BLANK = b" \t\r"
 _LAYOUT = 1
-
-_log = logging.getLogger(__name__)
 
 
 def line_offsets(file: StoredFile) -> I64:
@@ -39,26 +29,16 @@ def line_offsets(file: StoredFile) -> I64:
 
     Raises ``ReadError`` if the file can't be read.
     """
-    if not file.version or file.size is None:
-        return _scan(file)
-    path, key = file.derived(".lines"), _key(file)
-    offsets = _load(path, key, file.size)
-    if offsets is not None:
-        return offsets
-    offsets = _scan(file)
-    try:
-        write_atomically(path, [np.concatenate([[key], offsets]).astype("<i8").data])
-    except OSError as error:
-        _warn(os.path.dirname(path), error.strerror or str(error))
-        return offsets
-    loaded = _load(path, key, file.size)  # the mapped one, so that the other can go
-    return offsets if loaded is None else loaded
 
+    def fits(buffer: pa.Buffer) -> bool:
+        return (
+            len(buffer) >= 8
+            and len(buffer) % 8 == 0
+            and np.frombuffer(buffer[len(buffer) - 8 :], "<i8")[0] == file.size
+        )
 
-@lru_cache(maxsize=64)
-def _warn(folder: str, cause: str) -> None:
-    """Once for a folder, however many files it concerns."""
-    _log.warning("indexes can't be kept in %s (%s) and stay in memory; set index_dir to another folder", folder, cause)
+    buffer = kept(file, ".lines", _LAYOUT, lambda: _scan(file).astype("<i8").data, fits)
+    return np.frombuffer(buffer, "<i8")
 
 
 def _scan(file: StoredFile) -> I64:
@@ -97,20 +77,3 @@ def _not_blank(block: bytes, begins: I64, ends: I64) -> np.ndarray[tuple[int], n
     for piece in np.flatnonzero(doubtful).tolist():
         full[piece] = bool(block[begins[piece] : ends[piece]].strip(_BLANK))
     return full
-
-
-def _load(path: str, key: int, size: int) -> I64 | None:
-    try:
-        with pa.memory_map(path) as mapped:
-            buffer = mapped.read_buffer()
-    except (OSError, pa.ArrowException):
-        return None
-    if len(buffer) < 16 or len(buffer) % 8:
-        return None
-    whole = np.frombuffer(buffer, "<i8")
-    return whole[1:] if whole[0] == key and whole[-1] == size else None
-
-
-def _key(file: StoredFile) -> int:
-    facts = f"{_LAYOUT}\n{file.path}\n{file.size}\n{file.version}"
-    return int.from_bytes(hashlib.sha256(facts.encode("utf-8", "surrogateescape")).digest()[:8], "little", signed=True)
