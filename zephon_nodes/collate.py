@@ -119,7 +119,7 @@ def _checked(row: Mapping[str, Any], index: int) -> Mapping[str, Any]:
     if "input_ids" not in row:
         raise ConfigError(f"to_training: row {index} has document_ids, but no input_ids; its fields: {_listed(row)}")
     lengths = {name: len(row[name]) for name in _ALIGNED if name in row}
-    if len(set(lengths.values())) > 1:
+    if min(lengths.values()) != max(lengths.values()):
         raise ConfigError(f"to_training: token fields of row {index} differ in length: {lengths}")
     if all(name in row for name in _PACKED):
         return row

@@ -10,9 +10,9 @@ import numpy as np
 from zephon_nodes.accumulator import Accumulator, Place
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.hashing import child_identity, group_identity
-from zephon_nodes.node import Gives, Node, OnError
+from zephon_nodes.node import Gives, Node, OnError, Runner
 from zephon_nodes.packing import Packer, Part, check_overlong, overlong_reason, packer
-from zephon_nodes.stream import Drop, Record, component
+from zephon_nodes.stream import Drop, Pointer, Record, component
 
 Homogeneity: TypeAlias = "Literal['none', 'component'] | Mapping[str, Sequence[str]]"
 Length: TypeAlias = Callable[[Any], int]
@@ -37,9 +37,10 @@ class PackNode(Node):
         homogeneity: Homogeneity,
         name: str | None,
         parallelism: int | None,
+        runner: Runner | None,
         on_error: OnError | None,
     ) -> None:
-        super().__init__(source, name=name, parallelism=parallelism, on_error=on_error)
+        super().__init__(source, name=name, parallelism=parallelism, runner=runner, on_error=on_error)
         packer(algorithm, max_length, num_bins, max_documents)
         check_overlong(overlong)
         if overlong != "split" and "wrap" in algorithm:
@@ -110,9 +111,10 @@ class _Packing(Accumulator):
     def push(self, record: Record) -> Iterable[Any]:
         node = self._node
         length = node.length(record.payload)
-        reason = overlong_reason(length, node.max_length, node.overlong)
-        if reason is not None:
-            return [Drop(self._name, reason, record.origins)]
+        if length > node.max_length:
+            reason = overlong_reason(length, node.max_length, node.overlong)
+            if reason is not None:
+                return [Drop(self._name, reason, record.origins)]
         group = node.group_of(record)
         found = self._packers.get(group)
         if found is None:
@@ -131,7 +133,9 @@ def check_document(payload: Any, aligned: Sequence[str] = ()) -> int:
     ids = payload["input_ids"]
     if type(ids) is not np.ndarray or ids.ndim != 1 or ids.dtype != np.int32:
         _check_ids(ids)
-    for field in (*aligned, *(("loss_mask",) if "loss_mask" in payload else ())):
+    if "loss_mask" in payload:
+        aligned = (*aligned, "loss_mask")
+    for field in aligned:
         if payload.get(field) is None:
             raise ValueError(
                 f"field {field!r} is {'null' if field in payload else 'missing'}; it must go along with input_ids"
@@ -161,12 +165,12 @@ def token_count(payload: Any) -> int:
 
 def packed_record(payload: Any, parts: Sequence[Part]) -> Record:
     """The record of a sequence: its identity is made of the parts' in order, its origins are theirs."""
-    members = [
-        part.doc.identity if part.start == 0 else child_identity(part.doc.identity, part.start) for part in parts
-    ]
-    origins = tuple(origin for part in parts for origin in part.doc.origins)
-    sizes = tuple((component(part.doc), part.stop - part.start) for part in parts)
-    return Record(payload, group_identity(members), origins, parts=sizes)
+    members, origins, sizes = list[int](), list[Pointer](), list[tuple[str, int]]()
+    for record, start, stop, _ in parts:
+        members.append(child_identity(record.identity, start) if start else record.identity)
+        origins += record.origins
+        sizes.append((component(record), stop - start))
+    return Record(payload, group_identity(members), tuple(origins), parts=tuple(sizes))
 
 
 def next_token(part: Part) -> int:

@@ -11,6 +11,7 @@ every step from a token to the next one in its document is trained exactly once,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -46,7 +47,7 @@ def assemble(
     input_ids = np.empty(length, np.int32)
     position_ids = np.empty(length, np.int32)
     document_ids = np.empty(length, np.int32)
-    ramp = np.arange(length, dtype=np.int32)
+    ramp = _ramp(length)
     start = 0
     for index, ids in enumerate(arrays):
         stop = start + len(ids)
@@ -66,6 +67,11 @@ def assemble(
         "padding_length": padding,
         "next_id": IGNORE if padding else int(next_id),
     }
+
+
+@lru_cache(maxsize=8)
+def _ramp(length: int) -> I32:
+    return np.arange(length, dtype=np.int32)
 
 
 def stack(rows: Sequence[Mapping[str, Any]], pad_token_id: int) -> dict[str, Any]:
@@ -117,16 +123,14 @@ def labels(
     the end of a document, and where the target is masked. ``cross_document=True`` also trains the last token of a
     document on the first of the next one in its sequence, as plain concatenation does.
     """
-    known = document_ids >= 0
-    trained = known[..., 1:] & known[..., :-1]
-    if not cross_document:
-        trained &= document_ids[..., 1:] == document_ids[..., :-1]
+    before, after = document_ids[..., :-1], document_ids[..., 1:]
+    trained = (before >= 0) & (after >= 0) if cross_document else (before == after) & (after >= 0)
     if loss_mask is not None:
         trained &= np.asarray(loss_mask)[..., 1:] != 0
     last = np.asarray(next_id, np.int64)[..., None]
     out = np.full(input_ids.shape, ignore_index, np.int64)
     np.copyto(out[..., :-1], input_ids[..., 1:], where=trained)
-    np.copyto(out[..., -1:], last, where=(last != IGNORE) & known[..., -1:])
+    np.copyto(out[..., -1:], last, where=(last != IGNORE) & (document_ids[..., -1:] >= 0))
     return out
 
 

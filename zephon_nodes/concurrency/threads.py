@@ -135,11 +135,12 @@ class ThreadDriver:
             for i, (name, size) in pools.items()
             for _ in range(size)
         ]
-        engine = make_engine(_submitter(inboxes))
+        pace = _Pace()
+        engine = pace.engine = make_engine(_submitter(inboxes, pace))
         engine.quantum = _FIRST_QUANTUM
         self._counters = plan.counters
         self._counters.begun = time.perf_counter()
-        driver = _thread("driver", _drive, engine, plan, self._mail, self._out)
+        driver = _thread("driver", _drive, engine, pace, plan, self._mail, self._out)
         each = [inboxes[i] for i, (_, size) in pools.items() for _ in range(size)]
         self._end = weakref.finalize(self, _end, driver, workers, self._mail, each, self._out, stopped)
         for thread in [driver, *workers]:
@@ -169,7 +170,19 @@ class _Crash:
         self.error = error
 
 
-def _submitter(inboxes: Mapping[int, SimpleQueue[Any]]) -> Submit:
+class _Pace:
+    """Sets how many records are fed at a time, so that a task takes about ``_TASK_SECONDS``: longer ones keep the first
+    batch, and the end, waiting; shorter ones cost more in crossing threads than they do. At most doubled at a time."""
+
+    engine: Engine
+
+    def took(self, seconds: float) -> None:
+        """A record of a task took ``seconds``."""
+        wanted = round(_TASK_SECONDS / max(seconds, 1e-9))
+        self.engine.quantum = max(1, min(2 * self.engine.quantum, QUANTUM, wanted))
+
+
+def _submitter(inboxes: Mapping[int, SimpleQueue[Any]], pace: _Pace) -> Submit:
     def submit(i: int, hop: Hop, calls: Sequence[Any]) -> WorkTask:
         task = WorkTask(hop, calls)
         if i in inboxes:
@@ -177,6 +190,7 @@ def _submitter(inboxes: Mapping[int, SimpleQueue[Any]]) -> Submit:
         else:
             task.run()
             task.finish()
+            pace.took(task.seconds)
         return task
 
     return submit
@@ -196,7 +210,7 @@ def _work(inbox: SimpleQueue[Any], mail: SimpleQueue[Any], stopped: threading.Ev
             mail.put(task)
 
 
-def _drive(engine: Engine, plan: Plan, mail: SimpleQueue[Any], out: SimpleQueue[Any]) -> None:
+def _drive(engine: Engine, pace: _Pace, plan: Plan, mail: SimpleQueue[Any], out: SimpleQueue[Any]) -> None:
     counters = plan.counters
     try:
         while True:
@@ -211,7 +225,7 @@ def _drive(engine: Engine, plan: Plan, mail: SimpleQueue[Any], out: SimpleQueue[
                 if isinstance(message, WorkTask):
                     message.finish()
                     if message.hop is not plan.warm:
-                        engine.quantum = _quantum(engine.quantum, message.seconds)
+                        pace.took(message.seconds)
                 else:
                     engine.taken(message)
     except BaseException as error:  # noqa: BLE001 - handed to the trainer, who raises it
@@ -223,12 +237,6 @@ def _waited_for(mail: SimpleQueue[Any], counters: RunCounters) -> Any:
     message = mail.get()
     counters.driver_waited += time.perf_counter() - begin
     return message
-
-
-def _quantum(now: int, seconds: float) -> int:
-    """How many records to feed at a time, so that a task takes about ``_TASK_SECONDS``: longer ones keep the first batch, and
-    the end, waiting; shorter ones cost more in crossing threads than they do. At most doubled at a time."""
-    return max(1, min(2 * now, QUANTUM, round(_TASK_SECONDS / max(seconds, 1e-9))))
 
 
 def _end(

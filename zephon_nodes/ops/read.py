@@ -12,7 +12,7 @@ from zephon_nodes.concurrency import SharedCache
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.formats.base import BadRow, Unit
 from zephon_nodes.hashing import I64
-from zephon_nodes.node import Node, OnError, Setup
+from zephon_nodes.node import Node, OnError, Runner, Setup
 from zephon_nodes.stream import Item, Record
 from zephon_nodes.work.base import Chunk, Source, WorkSource
 
@@ -38,9 +38,10 @@ class Read(Node):
         *,
         name: str | None = None,
         parallelism: int | None = None,
+        runner: Runner | None = None,
         on_error: OnError | None = None,
     ) -> None:
-        super().__init__(None, name=name, parallelism=parallelism, on_error=on_error)
+        super().__init__(None, name=name, parallelism=parallelism, runner=runner, on_error=on_error)
         if not isinstance(source, Source):
             raise ConfigError(
                 f"Read needs a WorkSource, got {type(source).__name__}; make one with "
