@@ -99,8 +99,10 @@ def test_how_a_value_lies_in_memory_does_not_count(number):
         (torch.zeros(2).bfloat16(), torch.ones(2).bfloat16()),
         (torch.zeros(2, requires_grad=True), torch.ones(2, requires_grad=True)),
         (torch.zeros(2).bfloat16(), torch.zeros(3).bfloat16()),
+        (torch.from_numpy(np.empty((0, 3), np.int16)).view(torch.bfloat16), torch.zeros(0, 2).bfloat16()),
+        (torch.tensor(1.0).bfloat16(), torch.tensor(2.0).bfloat16()),
     ],
-    ids=["bfloat16", "requires_grad", "shapes"],
+    ids=["bfloat16", "requires_grad", "shapes", "empty", "scalars"],
 )
 def test_tensors_that_numpy_can_not_hold_are_told_apart_by_their_content(tensors):
     """A payload may hold bfloat16 images: the elastic proof would find any two of them equal."""

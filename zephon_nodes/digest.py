@@ -84,7 +84,7 @@ def _as_bytes(value: Any) -> Any:
     value = value.detach().cpu()
     if value.dtype in (torch.bfloat16, *(getattr(torch, name) for name in dir(torch) if name.startswith("float8"))):
         head = np.frombuffer(f"{value.dtype}{tuple(value.shape)}".encode(), np.uint8)
-        return np.concatenate([head, value.contiguous().view(torch.uint8).numpy().ravel()])
+        return np.concatenate([head, value.reshape(-1).clone().view(torch.uint8).numpy()])
     return value
 
 
