@@ -26,7 +26,7 @@ from multimodal.vision import Vision, check_vision, load
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.function_node import generator, wants_rng
 from zephon_nodes.hashing import key
-from zephon_nodes.node import Node, OnError, Setup, each_record
+from zephon_nodes.node import Node, OnError, Runner, Setup, each_record
 from zephon_nodes.recipe import describe_function
 from zephon_nodes.stream import Record
 from zephon_nodes.work.base import check_at_least, check_seed
@@ -52,9 +52,10 @@ class _ImageFiles(Node):
         max_pixels: int = MAX_PIXELS,
         name: str | None = None,
         parallelism: int | None = None,
+        runner: Runner | None = None,
         on_error: OnError | None = None,
     ) -> None:
-        super().__init__(source, name=name, parallelism=parallelism, on_error=on_error)
+        super().__init__(source, name=name, parallelism=parallelism, runner=runner, on_error=on_error)
         if not isinstance(field, str) or not field:
             raise ConfigError(f"{self.kind}: field must be the name of a field, got {field!r}")
         if len(background) != 3 or not all(isinstance(one, int) and 0 <= one <= 255 for one in background):
@@ -180,9 +181,10 @@ class ResizeImages(Node):
         version: str | int | None = None,
         name: str | None = None,
         parallelism: int | None = None,
+        runner: Runner | None = None,
         on_error: OnError | None = None,
     ) -> None:
-        super().__init__(source, name=name, parallelism=parallelism, on_error=on_error)
+        super().__init__(source, name=name, parallelism=parallelism, runner=runner, on_error=on_error)
         check_vision(self.kind, vision)
         check_seed(seed)
         if augment is not None and not callable(augment):
@@ -240,9 +242,10 @@ class ExpandImages(Node):
         end_id: int | None = None,
         name: str | None = None,
         parallelism: int | None = None,
+        runner: Runner | None = None,
         on_error: OnError | None = None,
     ) -> None:
-        super().__init__(source, name=name, parallelism=parallelism, on_error=on_error)
+        super().__init__(source, name=name, parallelism=parallelism, runner=runner, on_error=on_error)
         check_vision(self.kind, vision)
         for setting, value in (("placeholder_id", placeholder_id), ("start_id", start_id), ("end_id", end_id)):
             if value is not None or setting == "placeholder_id":
@@ -295,8 +298,9 @@ class CollateImages(Node):
         flat: bool = False,
         name: str | None = None,
         parallelism: int | None = None,
+        runner: Runner | None = None,
     ) -> None:
-        super().__init__(source, name=name, parallelism=parallelism)
+        super().__init__(source, name=name, parallelism=parallelism, runner=runner)
         check_vision(self.kind, vision)
         check_at_least("placeholder_id", placeholder_id, 0)
         extra = (extra,) if isinstance(extra, str) else tuple(extra)

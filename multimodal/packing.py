@@ -15,7 +15,7 @@ from multimodal.placeholders import images_of
 from multimodal.vision import Vision
 from zephon_nodes.accumulator import Accumulator, Place
 from zephon_nodes.errors import ConfigError, RowError
-from zephon_nodes.node import Node, OnError, Setup
+from zephon_nodes.node import Node, OnError, Runner, Setup
 from zephon_nodes.pack_node import Homogeneity, PackNode, packed_record
 from zephon_nodes.packing import Part
 from zephon_nodes.stream import Drop, Record
@@ -142,6 +142,7 @@ class PackImages(PackNode):
         homogeneity: Homogeneity = "none",
         name: str | None = None,
         parallelism: int | None = None,
+        runner: Runner | None = None,
         on_error: OnError | None = None,
     ) -> None:
         _check("algorithm", algorithm, ALGORITHMS)
@@ -156,6 +157,7 @@ class PackImages(PackNode):
             homogeneity=homogeneity,
             name=name,
             parallelism=parallelism,
+            runner=runner,
             on_error=on_error,
         )
         if max_patches is not None and vision is None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from zephon_nodes.graph import Graph
 from zephon_nodes.node import Node
-from zephon_nodes.plan import Hop, Plan
+from zephon_nodes.plan import Hop, Plan, Workers
 
 _SHOWN = 100
 
@@ -23,13 +23,13 @@ class Described(NamedTuple):
     counted: str
 
 
-def describe(root: Node, parallelism: int, run: Plan | None = None) -> str:
+def describe(root: Node, parallelism: int, run: Plan | None = None, runs_in: Workers = "thread") -> str:
     """A line for each node, from the source to ``root``, grouped by the hop that runs it.
 
     ``parallelism``: workers of a hop that wasn't given any, 0 for the inline runner. ``run``: the plan of a run, whose
-    counters are shown.
+    counters are shown. ``runs_in``: what workers are where a node doesn't say.
     """
-    head, nodes = described(root, parallelism, run)
+    head, nodes = described(root, parallelism, run, runs_in)
     lines = [head]
     for node in nodes:
         where = f"hop {node.hop}, {node.runs}" if node.hop else node.runs
@@ -38,10 +38,12 @@ def describe(root: Node, parallelism: int, run: Plan | None = None) -> str:
     return "\n".join(lines)
 
 
-def described(root: Node, parallelism: int, run: Plan | None = None) -> tuple[str, list[Described]]:
+def described(
+    root: Node, parallelism: int, run: Plan | None = None, runs_in: Workers = "thread"
+) -> tuple[str, list[Described]]:
     """A line for the source, and what there is to say about each node."""
     graph = Graph(root)
-    plan = run or graph.plan(root.work_source, 1, parallelism)
+    plan = run or graph.plan(root.work_source, 1, parallelism, runs_in)
     where = {name: (i, hop) for i, hop in enumerate(plan.hops, 1) for name in hop.names}
     source = plan.source
     head = f"{type(source).__name__}: {source.num_lanes} lanes, {_brief(_short(source.recipe()))}"
@@ -64,8 +66,7 @@ def workers(hop: Hop) -> str:
     """Who runs a hop."""
     if not hop.parallelism:
         return "driver"
-    kind = "process" if getattr(hop, "runner", "thread") == "process" else "thread"
-    return f"{hop.parallelism} {kind}{'es' if kind == 'process' else 's'}"
+    return f"{hop.parallelism} {'processes' if hop.runner == 'process' else 'threads'}"
 
 
 def _counted(name: str, hop: Hop | None) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.hashing import draw, key
-from zephon_nodes.node import Node, OnError, Setup
+from zephon_nodes.node import Node, OnError, Runner, Setup
 from zephon_nodes.recipe import describe_function
 from zephon_nodes.work.base import check_seed
 
@@ -23,7 +23,7 @@ class FunctionNode(Node):
     of workers, others in the next pass. ``version``: raise it when you edit the function, since edits can't be seen.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         source: Node,
         function: Callable[..., Any],
@@ -32,9 +32,10 @@ class FunctionNode(Node):
         version: str | int | None = None,
         name: str | None = None,
         parallelism: int | None = None,
+        runner: Runner | None = None,
         on_error: OnError | None = None,
     ) -> None:
-        super().__init__(source, name=name, parallelism=parallelism, on_error=on_error)
+        super().__init__(source, name=name, parallelism=parallelism, runner=runner, on_error=on_error)
         if not callable(function):
             raise ConfigError(f"{self.kind} needs a function of a payload, got {function!r}")
         check_seed(seed)

@@ -6,7 +6,7 @@ from typing import Any
 
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.node import Node, OnError, Setup
-from zephon_nodes.plan import Plan, chain, compile_graph, names
+from zephon_nodes.plan import Plan, Workers, chain, compile_graph, names
 from zephon_nodes.recipe import ALGORITHM, canonical
 from zephon_nodes.work.base import Source
 
@@ -19,9 +19,9 @@ class Graph:
         self.names = names(self.nodes)
         self._on_error = on_error
 
-    def plan(self, source: Source, lanes: int, threads: int) -> Plan:
-        """How ``lanes`` lanes of a source are run, with ``threads`` for a hop that wasn't given any."""
-        return self._compile(list(zip(self.names, self.nodes, strict=True)), source, lanes, threads)
+    def plan(self, source: Source, lanes: int, parallelism: int, runs_in: Workers = "thread") -> Plan:
+        """How ``lanes`` lanes of a source are run, with so many workers for a hop that wasn't given any."""
+        return self._compile(list(zip(self.names, self.nodes, strict=True)), source, lanes, parallelism, runs_in)
 
     def plan_to_tokens(self, source: Source, threads: int) -> Plan:
         """The plan of the first nodes: up to the last that tokenizes, or else all before the first that packs or batches."""
@@ -36,10 +36,17 @@ class Graph:
         named = list(zip(self.names, self.nodes, strict=True))
         return self._compile(named[: last + 1], source, source.num_lanes, 0)
 
-    def _compile(self, named: list[tuple[str, Node]], source: Source, lanes: int, threads: int) -> Plan:
+    def _compile(
+        self,
+        named: list[tuple[str, Node]],
+        source: Source,
+        lanes: int,
+        parallelism: int,
+        runs_in: Workers = "thread",
+    ) -> Plan:
         cache = source.units_in_use(lanes)
         setups = [Setup(name, node.on_error or self._on_error, source, cache) for name, node in named]
-        return compile_graph([node for _, node in named], setups, source, threads)
+        return compile_graph([node for _, node in named], setups, source, parallelism, runs_in)
 
     def recipe(self, source: dict[str, Any]) -> str:
         """Everything that decides the data, as canonical JSON. ``source``: the recipe of the source."""

@@ -25,6 +25,7 @@ from torchdata.nodes import BaseNode
 
 from zephon_nodes.accumulator import Accumulator, Place
 from zephon_nodes.errors import ConfigError, ReadError, RowError
+from zephon_nodes.plan import Workers
 from zephon_nodes.stream import Drop, Failure, Pointer, Record
 from zephon_nodes.work.base import Source, check_at_least
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from zephon_nodes.session import Session
 
 OnError: TypeAlias = Literal["raise", "skip"]
+Runner: TypeAlias = Literal["thread", "process", "inline"]
 Gives: TypeAlias = Literal["rows", "packed", "batches"]
 
 
@@ -66,7 +68,10 @@ class Node(BaseNode[Any]):  # type: ignore[misc]
     """Base of all operators. See the head of this file.
 
     ``source``: the node below. ``name``: unique in the graph, by default the kind; randomness is keyed by it.
-    ``parallelism``: worker threads (a performance setting), 0 for the driver's thread, None for the graph's default.
+    ``parallelism``: workers (a performance setting), 0 for the driver's thread, None for the graph's default.
+    ``runner``: what runs the worker function: "thread", "process", "inline" (the driver's thread), or None for what the
+    graph's ``runner`` says. Processes pay where the function holds the GIL (Python, not NumPy, Pillow or a tokenizer) for
+    much longer than its records take to cross; what crosses must be picklable by cloudpickle.
     ``on_error``: "raise" or "skip" for records that can't be used here; None for the graph's policy.
 
     >>> class Upper(Node):
@@ -101,16 +106,20 @@ class Node(BaseNode[Any]):  # type: ignore[misc]
         *,
         name: str | None = None,
         parallelism: int | None = None,
+        runner: Runner | None = None,
         on_error: OnError | None = None,
     ) -> None:
         super().__init__()
         if parallelism is not None:
             check_at_least("parallelism", parallelism, 0)
+        _check_runner(runner, parallelism)
         if on_error not in (None, "raise", "skip"):
             raise ConfigError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
         if source is not None:
             self._check_source(source)
-        self.source, self.given_name, self.parallelism, self.on_error = source, name, parallelism, on_error
+        self.source, self.given_name, self.on_error = source, name, on_error
+        self.parallelism = 0 if runner == "inline" else parallelism
+        self.runner: Workers | None = None if runner == "inline" else runner
         self._session: Session | None = None
 
     def _check_source(self, source: Any) -> None:
@@ -212,6 +221,15 @@ class Node(BaseNode[Any]):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None, "given": None}
+
+
+def _check_runner(runner: str | None, parallelism: int | None) -> None:
+    if runner not in (None, "thread", "process", "inline"):
+        raise ConfigError(f"runner must be 'thread', 'process' or 'inline', got {runner!r}")
+    if runner is not None and parallelism is not None and (runner == "inline") != (parallelism == 0):
+        raise ConfigError(
+            f"runner={runner!r} and parallelism={parallelism} contradict each other: inline is parallelism=0"
+        )
 
 
 def each_record(setup: Setup, function: Callable[[Record], list[Any]]) -> Callable[[list[Record]], list[Any]]:

@@ -12,7 +12,7 @@ from zephon_nodes.distributed import world_default
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.lanes import Agree, AtEnd
 from zephon_nodes.node import OnError
-from zephon_nodes.plan import Plan
+from zephon_nodes.plan import Plan, Workers
 from zephon_nodes.work.base import check_at_least
 
 
@@ -22,7 +22,10 @@ class Options:
     ``on_error`` whether bad rows raise.
 
     ``rank``, ``world_size``: by default those of torch.distributed if it is initialised, else 0 of 1.
-    ``runner``: "thread" or "inline". ``parallelism``: worker threads of a hop that wasn't given any.
+    ``runner``: what runs the worker functions of nodes that weren't given one: "thread" (default; right where they release
+    the GIL, as NumPy, Pillow, PyArrow and tokenizers do), "process" (right for Python-bound functions; rows are still read
+    in threads, and what holds records stays with the driver), or "inline" (everything in the caller's thread, whatever the
+    nodes say: for debugging). ``parallelism``: workers of a hop that wasn't given any.
     ``prefetch``: finished outputs held ready, over all owned lanes (at least one a lane).
     ``at_end``: see ``lanes``; by default "pad" where ranks can agree through torch.distributed ("drop" if the graph has no
     blank batch to give), else "ragged".
@@ -66,8 +69,13 @@ class Options:
 
     @property
     def threads(self) -> int:
-        """Worker threads of a hop that wasn't given any; 0 for the inline runner."""
+        """Workers of a hop that wasn't given any; 0 for the inline runner."""
         return 0 if self.runner == "inline" else self.parallelism or default_parallelism()
+
+    @property
+    def workers(self) -> Workers:
+        """What the workers of a hop are whose node doesn't say."""
+        return "process" if self.runner == "process" else "thread"
 
     def driver(self) -> Callable[[MakeEngine, Plan], Driver]:
         return DRIVERS[self.runner] if isinstance(self.runner, str) else self.runner

@@ -269,7 +269,8 @@ class Pipeline:
 
     def describe(self) -> str:
         """The graph as text: nodes, settings, which workers run what, and, once it has run, what came out of each."""
-        return describe(self.node, options_of(self._options).threads, self._run)
+        options = options_of(self._options)
+        return describe(self.node, options.threads, self._run, options.workers)
 
     __str__ = describe
 

@@ -2,14 +2,15 @@
 
 A hop is what a group of records goes through in one go: perhaps one accumulator with its worker function, and then any
 number of stateless functions. Neighbouring stateless nodes are fused, because crossing a thread costs more than most of
-them do; nodes that were given different ``parallelism`` are not. A hop without parallelism is run by the driver itself.
+them do; nodes that were given different ``parallelism`` or another ``runner`` are not. A hop without parallelism is run by the
+driver itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from zephon_nodes.accumulator import Accumulator, Place
 from zephon_nodes.counters import HopCounters, RunCounters
@@ -20,6 +21,7 @@ from zephon_nodes.work.base import Source
 if TYPE_CHECKING:
     from zephon_nodes.node import Node, Setup
 
+Workers: TypeAlias = Literal["thread", "process"]
 Each: TypeAlias = Callable[[list[Record]], list[Item]]
 
 
@@ -32,7 +34,8 @@ class Counted(NamedTuple):
 
 @dataclass
 class Hop:
-    """``names``: of the fused nodes. ``parallelism``: worker threads, 0 for the driver. ``counts``: cuts are counted here."""
+    """``names``: of the fused nodes. ``parallelism``: workers, 0 for the driver. ``counts``: cuts are counted here.
+    ``runner``: what the workers are, "thread" or "process"."""
 
     names: list[str]
     parallelism: int
@@ -43,6 +46,7 @@ class Hop:
     failed: Callable[[tuple[Pointer, ...], BaseException], Item] | None = None
     read: Callable[[Any], list[Item]] | None = None
     each: list[Each] = field(default_factory=list)
+    runner: Workers = "thread"
     counters: HopCounters = field(default_factory=HopCounters, repr=False, compare=False)
 
     def run(self, calls: Sequence[Any], lap: Callable[[int], None] = lambda records: None) -> list[Item]:
@@ -134,14 +138,17 @@ def names(nodes: Sequence[Node]) -> list[str]:
     return out
 
 
-def compile_graph(nodes: Sequence[Node], setups: Sequence[Setup], source: Source, parallelism: int) -> Plan:
-    """The plan of a chain. ``parallelism``: worker threads of a hop that wasn't given any; 0 runs everything inline."""
+def compile_graph(
+    nodes: Sequence[Node], setups: Sequence[Setup], source: Source, parallelism: int, runs_in: Workers = "thread"
+) -> Plan:
+    """The plan of a chain. ``parallelism``: workers of a hop that wasn't given any; 0 runs everything inline. ``runs_in``:
+    what they are where a node doesn't say; rows are read in threads even so."""
     hops: list[Hop] = []
     for node, setup in zip(nodes, setups, strict=True):
-        _add(hops, node, setup, parallelism)
+        _add(hops, node, setup, parallelism, runs_in)
     counting = next((i for i, node in enumerate(nodes) if node.counts), len(nodes))
     readers = (nodes[0].parallelism or parallelism) if parallelism else 0
-    warm = getattr(hops[0].read, "warm", None) if readers else None
+    warm = getattr(hops[0].read, "warm", None) if readers and hops[0].runner == "thread" else None
     return Plan(
         source=source,
         hops=hops,
@@ -154,31 +161,28 @@ def compile_graph(nodes: Sequence[Node], setups: Sequence[Setup], source: Source
     )
 
 
-def _add(hops: list[Hop], node: Node, setup: Setup, parallelism: int) -> None:
+def _add(hops: list[Hop], node: Node, setup: Setup, parallelism: int, runs_in: Workers) -> None:
     own = node.parallelism if parallelism else 0
-    default = 0 if node.cheap else parallelism
+    default = 0 if node.cheap and node.runner is None else parallelism
+    wish = default if own is None else own
+    runner = "thread" if wish == 0 else node.runner or ("thread" if node.source is None else runs_in)
     worker = node.worker(setup)
-    if node.holds:
-        hops.append(Hop([setup.name], default if own is None else own, own is not None, counts=node.counts))
-        hops[-1].accumulator, hops[-1].call, hops[-1].failed = node.accumulator, worker, setup.failed
-        return
-    if node.source is None:
-        hops.append(
-            Hop(
-                [setup.name],
-                default if own is None else own,
-                own is not None,
-                read=worker,
-            )
-        )
+    if node.holds or node.source is None:
+        hop = Hop([setup.name], wish, own is not None, counts=node.counts, runner=runner)
+        if node.holds:
+            hop.accumulator, hop.call, hop.failed = node.accumulator, worker, setup.failed
+        else:
+            hop.read = worker
+        hops.append(hop)
         return
     if worker is None:
         return
-    hop, wish = hops[-1], default if own is None else own
-    # What was given to the driver takes no neighbours along.
+    hop = hops[-1]
+    # What was given to the driver takes no neighbours along, and what is left to it doesn't go to processes.
     driven = own == 0 or (own is None and hop.explicit and hop.parallelism == 0)
-    if hop.parallelism != wish and (driven or (own is not None and hop.explicit)):
-        hops.append(hop := Hop([], wish, own is not None))
+    apart = wish > 0 and runner != hop.runner
+    if apart or (hop.parallelism != wish and (driven or (own is not None and hop.explicit))):
+        hops.append(hop := Hop([], wish, own is not None, runner=runner))
     hop.names.append(setup.name)
     if own is not None:
         hop.parallelism, hop.explicit = own, True

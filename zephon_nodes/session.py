@@ -218,7 +218,7 @@ class Session:
         options = self._options
         self._measure()
         live = {lane: at.start() for lane, at in self._lanes.items() if not at.ended}
-        self.plan = plan = self.graph.plan(self._source, len(self._owned), options.threads)
+        self.plan = plan = self.graph.plan(self._source, len(self._owned), options.threads, options.workers)
         self.tally.began(plan.counters)
         limits = Limits(
             window=2 * sum(hop.parallelism for hop in plan.hops) or 1,

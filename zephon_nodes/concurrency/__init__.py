@@ -16,7 +16,12 @@ from zephon_nodes.concurrency.threads import (
 )
 from zephon_nodes.plan import Plan
 
-DRIVERS: dict[str, Callable[[MakeEngine, Plan], Driver]] = {"inline": InlineDriver, "thread": ThreadDriver}
+DRIVERS: dict[str, Callable[[MakeEngine, Plan], Driver]] = {
+    "inline": InlineDriver,
+    "thread": ThreadDriver,
+    "process": ThreadDriver,
+}
+"""The plan says which hops run in threads and which in processes; one driver serves both."""
 
 __all__ = [
     "CLOSED",

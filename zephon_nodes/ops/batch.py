@@ -10,7 +10,7 @@ from zephon_nodes.collate import BlankRow
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.hashing import group_identity
 from zephon_nodes.microbatch import Microbatch
-from zephon_nodes.node import Gives, Node, Setup
+from zephon_nodes.node import Gives, Node, Runner, Setup
 from zephon_nodes.pack_node import token_count
 from zephon_nodes.stream import Drop, Record
 from zephon_nodes.work.base import check_at_least
@@ -38,7 +38,7 @@ class Batch(Node):
     counts = True
     cheap = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         source: Node,
         microbatch_size: int | None = None,
@@ -48,8 +48,9 @@ class Batch(Node):
         pad_token_id: int | None = None,
         name: str | None = None,
         parallelism: int | None = None,
+        runner: Runner | None = None,
     ) -> None:
-        super().__init__(source, name=name, parallelism=parallelism)
+        super().__init__(source, name=name, parallelism=parallelism, runner=runner)
         if microbatch_size is None and max_tokens is None:
             raise ConfigError("batch needs microbatch_size=..., max_tokens=..., or both as limits")
         for setting, value in (("microbatch_size", microbatch_size), ("max_tokens", max_tokens)):

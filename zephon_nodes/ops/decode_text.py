@@ -8,7 +8,7 @@ from typing import Any
 
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.fields import require_field
-from zephon_nodes.node import Node, OnError, Setup, each_record
+from zephon_nodes.node import Node, OnError, Runner, Setup, each_record
 from zephon_nodes.stream import Record
 
 
@@ -38,9 +38,10 @@ class DecodeText(Node):
         newlines: bool = True,
         name: str | None = None,
         parallelism: int | None = None,
+        runner: Runner | None = None,
         on_error: OnError | None = None,
     ) -> None:
-        super().__init__(source, name=name, parallelism=parallelism, on_error=on_error)
+        super().__init__(source, name=name, parallelism=parallelism, runner=runner, on_error=on_error)
         self.fields = [fields] if isinstance(fields, str) else list(fields)
         try:
             codecs.lookup(encoding)

@@ -12,7 +12,7 @@ from zephon_nodes.errors import ConfigError
 from zephon_nodes.fields import require_field
 from zephon_nodes.function_node import generator
 from zephon_nodes.hashing import key
-from zephon_nodes.node import Node, OnError, Setup, each_record
+from zephon_nodes.node import Node, OnError, Runner, Setup, each_record
 from zephon_nodes.stream import Record
 from zephon_nodes.work.base import check_at_least, check_seed
 
@@ -51,9 +51,10 @@ class FillInTheMiddle(Node):
         seed: int = 0,
         name: str | None = None,
         parallelism: int | None = None,
+        runner: Runner | None = None,
         on_error: OnError | None = None,
     ) -> None:
-        super().__init__(source, name=name, parallelism=parallelism, on_error=on_error)
+        super().__init__(source, name=name, parallelism=parallelism, runner=runner, on_error=on_error)
         if not (0 <= rate <= 1 and 0 <= suffix_first <= 1):
             raise ConfigError(f"rate and suffix_first are probabilities, got {rate=}, {suffix_first=}")
         check_seed(seed)

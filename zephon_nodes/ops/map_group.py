@@ -7,7 +7,7 @@ from typing import Any
 
 from zephon_nodes.accumulator import Accumulator, Grouping, Place
 from zephon_nodes.function_node import FunctionNode, listed
-from zephon_nodes.node import Node, OnError, Setup
+from zephon_nodes.node import Node, OnError, Runner, Setup
 from zephon_nodes.stream import Drop, Item, Record, merged
 from zephon_nodes.work.base import check_at_least
 
@@ -37,10 +37,18 @@ class MapGroup(FunctionNode):
         version: str | int | None = None,
         name: str | None = None,
         parallelism: int | None = None,
+        runner: Runner | None = None,
         on_error: OnError | None = None,
     ) -> None:
         super().__init__(
-            source, function, seed=seed, version=version, name=name, parallelism=parallelism, on_error=on_error
+            source,
+            function,
+            seed=seed,
+            version=version,
+            name=name,
+            parallelism=parallelism,
+            runner=runner,
+            on_error=on_error,
         )
         check_at_least("size", size, 1)
         self.size = size

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from zephon_nodes.errors import ConfigError
-from zephon_nodes.node import Node, OnError, Setup
+from zephon_nodes.node import Node, OnError, Runner, Setup
 from zephon_nodes.pack_node import Homogeneity, PackNode, next_token, packed_record
 from zephon_nodes.packing import Part
 from zephon_nodes.stream import Record
@@ -57,6 +57,7 @@ class PackFlat(PackNode):
         pad_token_id: int | None = None,
         name: str | None = None,
         parallelism: int | None = None,
+        runner: Runner | None = None,
         on_error: OnError | None = None,
     ) -> None:
         super().__init__(
@@ -69,6 +70,7 @@ class PackFlat(PackNode):
             homogeneity=homogeneity,
             name=name,
             parallelism=parallelism,
+            runner=runner,
             on_error=on_error,
         )
         clash = {"input_ids", "position_ids", "document_ids", "padding_length", "next_id"} & set(fields)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from zephon_nodes.errors import ConfigError
-from zephon_nodes.node import Node, OnError, Setup
+from zephon_nodes.node import Node, OnError, Runner, Setup
 from zephon_nodes.pack_node import Homogeneity, Length, PackNode, next_token, packed_record
 from zephon_nodes.packing import Part
 from zephon_nodes.recipe import describe_function
@@ -44,6 +44,7 @@ class PackSequences(PackNode):
         homogeneity: Homogeneity = "none",
         name: str | None = None,
         parallelism: int | None = None,
+        runner: Runner | None = None,
         on_error: OnError | None = None,
     ) -> None:
         if length_fn is not None and (overlong == "split" or "wrap" in algorithm):
@@ -61,6 +62,7 @@ class PackSequences(PackNode):
             homogeneity=homogeneity,
             name=name,
             parallelism=parallelism,
+            runner=runner,
             on_error=on_error,
         )
         self.length_fn = length_fn

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from zephon_nodes.accumulator import Accumulator, Place
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.hashing import key
-from zephon_nodes.node import Node, OnError, Setup, each_record
+from zephon_nodes.node import Node, OnError, Runner, Setup, each_record
 from zephon_nodes.recipe import describe_function
 from zephon_nodes.stream import Drop, Item, Pointer, Record
 
@@ -94,9 +94,10 @@ class StatefulTransform(Node):
         version: str | int | None = None,
         name: str | None = None,
         parallelism: int | None = None,
+        runner: Runner | None = None,
         on_error: OnError | None = None,
     ) -> None:
-        super().__init__(source, name=name, parallelism=parallelism, on_error=on_error)
+        super().__init__(source, name=name, parallelism=parallelism, runner=runner, on_error=on_error)
         if not callable(factory):
             raise ConfigError(f"stateful_transform needs a class or a function that makes the object, got {factory!r}")
         if isinstance(factory, type) and not callable(getattr(factory, "push", None)):

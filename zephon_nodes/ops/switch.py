@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from zephon_nodes.errors import ConfigError
-from zephon_nodes.node import Gives, Node, Setup
+from zephon_nodes.node import Gives, Node, Runner, Setup
 from zephon_nodes.plan import Each, apply_each, names
 from zephon_nodes.recipe import describe_function
 from zephon_nodes.stream import Item, Pointer, Record, component
@@ -48,8 +48,9 @@ class Switch(Node):
         default: Branch | None = None,
         name: str | None = None,
         parallelism: int | None = None,
+        runner: Runner | None = None,
     ) -> None:
-        super().__init__(source, name=name, parallelism=parallelism)
+        super().__init__(source, name=name, parallelism=parallelism, runner=runner)
         if not branches:
             raise ConfigError("switch needs branches: {key: lambda node: Map(node, ...)}")
         self.by = by

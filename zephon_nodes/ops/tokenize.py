@@ -9,7 +9,7 @@ import numpy as np
 
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.fields import require_field
-from zephon_nodes.node import Node, OnError, Setup
+from zephon_nodes.node import Node, OnError, Runner, Setup
 from zephon_nodes.stream import Item, Record
 from zephon_nodes.tokenizer import I32, Long, load_tokenizer
 
@@ -53,9 +53,10 @@ class Tokenize(Node):
         long: Long | None = None,
         name: str | None = None,
         parallelism: int | None = None,
+        runner: Runner | None = None,
         on_error: OnError | None = None,
     ) -> None:
-        super().__init__(source, name=name, parallelism=parallelism, on_error=on_error)
+        super().__init__(source, name=name, parallelism=parallelism, runner=runner, on_error=on_error)
         if (tokenizer is None) == (tokenizer_id is None):
             raise ConfigError("tokenize needs a tokenizer: give either tokenizer=... or tokenizer_id=..., and not both")
         given = tokenizer_id if tokenizer is None else tokenizer

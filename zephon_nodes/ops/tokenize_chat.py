@@ -13,7 +13,7 @@ from zephon_nodes.chat_template import ChatTemplate, Rendered, learned_tokens
 from zephon_nodes.conversation import LOSSES, Loss, as_messages, as_tools
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.fields import require_field
-from zephon_nodes.node import Node, OnError, Setup
+from zephon_nodes.node import Node, OnError, Runner, Setup
 from zephon_nodes.stream import Drop, Item, Record
 from zephon_nodes.tokenizer import I32, Encoder
 from zephon_nodes.tokenizer_source import TokenizerSource, choose_chat_template, find_tokenizer
@@ -84,9 +84,10 @@ class TokenizeChat(Node):
         keep_fields: bool = True,
         name: str | None = None,
         parallelism: int | None = None,
+        runner: Runner | None = None,
         on_error: OnError | None = None,
     ) -> None:
-        super().__init__(source, name=name, parallelism=parallelism, on_error=on_error)
+        super().__init__(source, name=name, parallelism=parallelism, runner=runner, on_error=on_error)
         if (tokenizer is None) == (tokenizer_id is None):
             raise ConfigError(
                 "tokenize_chat needs a tokenizer: give either tokenizer=... or tokenizer_id=..., not both"
