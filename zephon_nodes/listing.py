@@ -7,18 +7,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import fsspec
-
 from zephon_nodes.errors import ConfigError, ReadError
-from zephon_nodes.storage import StoredFile, is_local, store_errors
+from zephon_nodes.remote import Options, Remote, plain_url, version_of
+from zephon_nodes.retries import GaveUpError, Verdict, store_errors
+from zephon_nodes.storage import StoredFile, is_local
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 
-# What stores call the thing that changes with the content, best first.
-_VERSION_KEYS = (
-    *("ETag", "etag", "blob_id", "generation", "Content-MD5", "md5Hash", "Digest", "VersionId"),
-    *("LastModified", "last_modified", "Last-Modified", "updated", "mtime", "modified", "created"),
-)
 _TEMPORARY = (".tmp", ".temp", ".part", ".partial", ".incomplete", ".crdownload", "~")
 
 
@@ -31,7 +26,7 @@ class _Listing(NamedTuple):
 
 
 def find_files(
-    path: PathLike | Sequence[PathLike], suffixes: Sequence[str], storage_options: Mapping[str, Any] | None = None
+    path: PathLike | Sequence[PathLike], suffixes: Sequence[str], storage_options: Options | None = None
 ) -> list[StoredFile]:
     """The files that a path means, each item's in order of name; the items of a list stay in the list's order.
 
@@ -46,7 +41,7 @@ def find_files(
     items = [path] if isinstance(path, (str, os.PathLike)) else list(path)
     if not items:
         raise ConfigError("no path was given: an empty list of files")
-    options = dict(storage_options or {})
+    options: Options = storage_options if callable(storage_options) else dict(storage_options or {})
     listings = [_listing(os.fspath(item), suffixes, options) for item in items]
     shared = _shared_depth([listing.root for listing in listings])
     files = [file for listing in listings for file in _stored(listing, shared, options)]
@@ -58,30 +53,33 @@ def find_files(
     return files
 
 
-def _listing(path: str, suffixes: Sequence[str], options: dict[str, Any]) -> _Listing:
+def _listing(path: str, suffixes: Sequence[str], options: Options) -> _Listing:
     try:
         found = _local(_plain(path)) if is_local(_plain(path)) else _remote(path.rstrip("/"), options)
     except FileNotFoundError as error:
         raise ConfigError(
-            f"{path!r} does not exist, or can't be reached: no file, folder or match of a pattern"
+            f"{plain_url(path)!r} does not exist, or can't be reached: no file, folder or match of a pattern"
         ) from error
+    except ReadError:
+        raise
     except store_errors() as error:
         raise ReadError(f"{path!r} can't be listed: {error or type(error).__name__}", path=path) from error
     wanted = {name: entry for name, entry in found.entries.items() if not found.whole or _ends_in(name, suffixes)}
     if not wanted:
         instead = ", ".join(sorted(found.entries)[:3]) or "no visible file"
-        raise ConfigError(f"{path!r} holds no file ending in {', '.join(suffixes)}; found instead: {instead}")
+        raise ConfigError(
+            f"{plain_url(path)!r} holds no file ending in {', '.join(suffixes)}; found instead: {instead}"
+        )
     return found._replace(entries=wanted)
 
 
-def _stored(listing: _Listing, shared: int, options: dict[str, Any]) -> Iterator[StoredFile]:
+def _stored(listing: _Listing, shared: int, options: Options) -> Iterator[StoredFile]:
     above = listing.root.split("/")[shared:]
     for name in sorted(listing.entries):
         path, info = listing.entries[name]
         full_name = "/".join([*above, name])
         if info is not None:
-            version = next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), "")
-            yield StoredFile(path, full_name, info.get("size"), version, options)
+            yield StoredFile(path, full_name, info.get("size"), version_of(info), options)
             continue
         try:
             facts = os.stat(path)
@@ -113,11 +111,19 @@ def _walk(top: str) -> Iterator[tuple[str, str]]:
         seen.update(real.values())
 
 
-def _remote(url: str, options: dict[str, Any]) -> _Listing:
+def _remote(url: str, options: Options) -> _Listing:
+    remote = Remote(url, options)
     try:
-        fs, path = fsspec.core.url_to_fs(url, **options)
-    except (ValueError, ImportError, TypeError) as error:
-        raise ConfigError(f"{url!r} can't be opened with storage_options {sorted(options)}: {error}") from error
+        return remote.call("listing", lambda fs, path: _listed(fs, path, url))
+    except GaveUpError as error:
+        failure = remote.read_error("list", error)
+        if error.kind is Verdict.MISSING:
+            raise FileNotFoundError(str(failure)) from failure.__cause__
+        raise failure from failure.__cause__
+
+
+def _listed(fs: Any, path: str, url: str) -> _Listing:
+    fs.invalidate_cache()
     if url.startswith(("http://", "https://")):
         return _single(url, fs.info(path))
     try:

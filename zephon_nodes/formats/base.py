@@ -61,7 +61,8 @@ class Shard(ABC):
     """One file. ``unit_rows``: int64, rows of each unit; ``unit_bytes``: int64, estimated bytes of each when decoded.
 
     Units without rows may occur. ``file``: where it lies. ``columns``: names of the file's columns, None where the
-    format doesn't know them; ``missing``: those of the columns asked for that the file doesn't have.
+    format doesn't know them; ``missing``: those of the columns asked for that the file doesn't have. ``whole``: False where
+    so little of the file is wanted that it isn't worth copying into a cache.
     """
 
     file: StoredFile
@@ -69,6 +70,7 @@ class Shard(ABC):
     unit_bytes: I64
     columns: tuple[str, ...] | None = None
     missing: tuple[str, ...] = ()
+    whole: bool = True
 
     @abstractmethod
     def read(self, unit: int) -> Unit:

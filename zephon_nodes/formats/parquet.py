@@ -20,6 +20,8 @@ from zephon_nodes.storage import StoredFile, read_errors
 
 _BATCH_BYTES, _BATCH_ROWS = 64 << 20, 8192
 _FOOTERS = 64
+# Below this share of its bytes a file is read by ranges and not copied into the cache: see tests/benchmarks/stores.py.
+_WORTH_WHOLE = 0.5
 
 
 class ParquetFormat:
@@ -54,6 +56,8 @@ class ParquetShard(Shard):
         groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
         self.unit_rows: I64 = np.array([group.num_rows for group in groups], np.int64)
         self.unit_bytes: I64 = np.array([_nbytes(group, taken) for group in groups], np.int64)
+        wanted = sum(_stored(group, taken) for group in groups)
+        self.whole = wanted >= _WORTH_WHOLE * sum(_stored(group, None) for group in groups)
 
     def read(self, unit: int) -> Unit:
         """See ``Shard.read``. Decodes in batches of about 64 MiB: nested columns can't be decoded over 2 GiB at once."""
@@ -61,9 +65,9 @@ class ParquetShard(Shard):
         fit = rows * _BATCH_BYTES // max(1, int(self.unit_bytes[unit]))
         options = {"batch_size": min(max(fit, 1), _BATCH_ROWS), "columns": self._columns, "use_threads": False}
         footer = _footer(self.file)
-        with _decoding(self.file, f"row group {unit}"), _source(self.file) as source:
+        with _decoding(self.file, f"row group {unit}"), _source(self.file, self.whole, True) as source:
             # One coalesced request a row group, where a request has a price.
-            reader = pq.ParquetFile(source, metadata=footer, pre_buffer=not self.file.is_local)
+            reader = pq.ParquetFile(source, metadata=footer, pre_buffer=not isinstance(source, pa.OSFile))
             batches = list(reader.iter_batches(row_groups=[unit], **options))
         decoded = ArrowUnit(batches, self._absent())
         if decoded.rows != rows:
@@ -82,6 +86,12 @@ def _nbytes(group: pq.RowGroupMetaData, leaves: Sequence[int] | None) -> int:
     return sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
 
 
+def _stored(group: pq.RowGroupMetaData, leaves: Sequence[int] | None) -> int:
+    """Bytes of some columns in the file."""
+    every = range(group.num_columns) if leaves is None else leaves
+    return sum(group.column(leaf).total_compressed_size for leaf in every)
+
+
 @lru_cache(maxsize=_FOOTERS)
 def _footer(file: StoredFile) -> pq.FileMetaData:
     with _decoding(file, "the footer"), _source(file) as source:
@@ -89,15 +99,27 @@ def _footer(file: StoredFile) -> pq.FileMetaData:
 
 
 @contextmanager
-def _source(file: StoredFile) -> Iterator[Any]:
-    """What pyarrow reads from. Not a memory map: a file cut short while it is mapped kills the process with SIGBUS."""
-    if file.is_local:
-        with pa.OSFile(file.path) as source:
-            if file.size not in (None, source.size()):
-                raise file.changed(f"it had {file.size} bytes and now has {source.size()}")
-            yield source
-        return
-    with file.open(cache_type="none") as stream:  # pyarrow asks for just what it needs
+def _source(file: StoredFile, fetch: bool = False, check: bool = False) -> Iterator[Any]:
+    """What pyarrow reads from. Not a memory map: a file cut short while it is mapped kills the process with SIGBUS.
+
+    ``fetch``: copies a remote file into its cache, if it has one. ``check``: that it hasn't changed, once it has been read.
+    """
+    with file.held(fetch) as near:
+        if near.is_local:
+            with pa.OSFile(near.path) as source:
+                if near.size not in (None, source.size()):
+                    raise file.changed(f"it had {near.size} bytes and now has {source.size()}")
+                yield source
+            return
+        with _remote(near) as stream:
+            yield stream
+        if check:
+            file.check_unchanged()
+
+
+@contextmanager
+def _remote(file: StoredFile) -> Iterator[Any]:
+    with file.open(0) as stream:  # pyarrow asks for just what it needs
         try:
             stream.seek(0, os.SEEK_END)
         except ValueError as error:  # fsspec's stream over HTTP calls itself seekable, and isn't
