@@ -90,6 +90,11 @@ class Loader:
         return self._session.estimates
 
     @property
+    def session(self) -> Session:
+        """The run behind this loader."""
+        return self._session
+
+    @property
     def plan(self) -> Plan | None:
         """How the current or last run goes through the graph, with its counters; None before the first."""
         return self._session.plan

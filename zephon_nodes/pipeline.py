@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from zephon_nodes.drops import DropReport
     from zephon_nodes.estimation import Estimate
     from zephon_nodes.explore.peek import Table
+    from zephon_nodes.explore.profiling import Profile
     from zephon_nodes.plan import Plan
 
 
@@ -220,6 +221,26 @@ class Pipeline:
         from zephon_nodes.explore.peek import peek
 
         return peek(self.node, n, at, options_of(self._options).on_error)
+
+    def profile(self, seconds: float | None = 10.0, wanted: float | None = None) -> Profile:
+        """Where the time goes: for each node, records a second and seconds of work; for each pool of workers, how busy it
+        is; and in a sentence the bottleneck, with the setting that would help.
+
+        ``seconds``: how long a graph of its own is run, as fast as it goes, from the start of an epoch and in this thread's
+        presence; neither the place of this pipeline nor what it gives changes. None reads the counters of the run that
+        is going on instead, which are always on, and takes the trainer's pace as what is wanted.
+        ``wanted``: samples (rows of batches) a second that your trainer takes.
+
+            print(pipeline.profile(seconds=10, wanted=120))
+            print(pipeline.profile(None))           # in mid-training
+
+        Raises ``ConfigError`` if nothing has run yet or nothing comes.
+        """
+        from zephon_nodes.explore.profiling import profile, profile_of_run
+
+        if seconds is None:
+            return profile_of_run(self.loader.session, options_of(self._options), wanted)
+        return profile(self.node, self._options, seconds, wanted)
 
     def metrics(self) -> dict[str, float]:
         """See ``Loader.metrics``."""

@@ -14,6 +14,8 @@ from zephon_nodes.explore.grid import html_grid, text_grid
 from zephon_nodes.explore.values import html_of, line_of
 from zephon_nodes.graph import Graph
 from zephon_nodes.node import Node, OnError
+from zephon_nodes.ops.read import Read
+from zephon_nodes.plan import chain
 from zephon_nodes.stream import Cut, Pointer
 from zephon_nodes.work.base import Source, check_at_least
 
@@ -80,20 +82,29 @@ def peek(root: Node, count: int, at: str | None = None, on_error: OnError = "rai
     Raises ``ConfigError`` for a name that no node has, and what the graph raises on the way.
     """
     check_at_least("n", count, 1)
-    graph = Graph(root.detached(), on_error)
+    graph = Graph(apart(root), on_error)
     at = graph.names[-1] if at is None else at
     if at not in graph.names:
         close = difflib.get_close_matches(str(at), graph.names, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigError(f"there is no node {at!r} to look at{hint} The nodes are {', '.join(graph.names)}")
-    source = _ready(graph)
+    source = graph.root.work_source
     found = _first(graph, source, graph.names.index(at), count)
     origins = [[_origin(source, pointer) for pointer in one.origins] for one in found]
     return Table([one.payload for one in found], origins, at)
 
 
+def apart(root: Node) -> Node:
+    """The same graph, which can be run without moving this one, or any rank having to agree with it."""
+    new = root.detached()
+    first = chain(new)[0]
+    if isinstance(first, Read):
+        first.read_from(_ready(Graph(new)))
+    return new
+
+
 def _ready(graph: Graph) -> Source:
-    """A source that may be read from: its own, measured if a mixture in tokens needs it."""
+    """A source that may be read from: the graph's own, measured if a mixture in tokens needs it."""
     source = graph.root.work_source.apart()
     unknown, estimation = source.unmeasured(), source.token_estimation
     if not unknown or estimation is None:

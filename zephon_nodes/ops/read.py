@@ -53,6 +53,10 @@ class Read(Node):
     def work_source(self) -> Source:
         return self._work_source
 
+    def read_from(self, source: Source) -> None:
+        """Reads another source from now on."""
+        self._work_source = source
+
     def worker(self, setup: Setup) -> Callable[[Any], list[Any]] | None:
         return _Reader(self._work_source, setup) if isinstance(self._work_source, WorkSource) else None
 
