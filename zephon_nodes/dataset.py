@@ -18,6 +18,8 @@ from zephon_nodes.formats.base import BadRow, Format, Shard, Unit
 from zephon_nodes.formats.memory import MemoryFormat
 from zephon_nodes.hashing import I64
 from zephon_nodes.listing import PathLike, find_files
+from zephon_nodes.remote import Options
+from zephon_nodes.shard_cache import ShardCache
 from zephon_nodes.storage import BESIDE, StoredFile
 
 _LISTED_FILES = 16
@@ -72,8 +74,9 @@ class Dataset:
         path: PathLike | Sequence[PathLike],
         fmt: str | Format | None = None,
         columns: Sequence[str] | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        storage_options: Options | None = None,
         index_dir: PathLike | None = None,
+        cache: ShardCache | None = None,
     ) -> Dataset:
         """A dataset of files.
 
@@ -81,7 +84,11 @@ class Dataset:
         ``fmt``: the name of a format ("parquet", "mds", "webdataset", ...; see ``zephon_nodes.formats``), or a format with
         settings of its own; None tells it by suffix, and then all files must be of one.
         ``columns``: read only these, None for all; fewer is less to read and decode. One that only some files have is
-        None in the rows of the others. ``storage_options``: for fsspec. ``index_dir``: folder for JSONL indexes and
+        None in the rows of the others. ``storage_options``: for fsspec (credentials, endpoints), or a function without
+        arguments that gives them, called once a process and again when the store refuses them; ``retries=Retries(...)`` among
+        them says how long failures are waited out, ten minutes by default. They never stand in a recipe, a state or an
+        error. ``cache``: where remote files are copied to; None reads what is needed from the store each time.
+        ``index_dir``: folder for JSONL indexes and
         decompressed copies, ``"beside"`` for hidden files beside the data; None for ``~/.cache/zephon_nodes/index``.
 
         Raises ``ConfigError`` if the name is empty, nothing is found or the format isn't clear, ``ReadError`` if the
@@ -89,6 +96,8 @@ class Dataset:
         """
         chosen = format_named(fmt) if isinstance(fmt, str) else fmt
         files = find_files(path, wanted_suffixes(chosen), storage_options)
+        if cache is not None:
+            files = _cached(files, cache)
         if index_dir is not None:
             files = [dataclasses.replace(file, cache_dir=os.fspath(index_dir)) for file in files]
         if index_dir == BESIDE and not all(file.is_local for file in files):
@@ -100,7 +109,10 @@ class Dataset:
             raise ConfigError(f"dataset {name!r}: {error}") from error
         made = cls(name, files, chosen, columns)
         made.given = {"path": path, "fmt": getattr(fmt, "name", fmt), "columns": columns, "index_dir": index_dir}
-        made.given["storage_options"] = storage_options
+        # A cache, retries and functions belong to a machine, not to a recipe file.
+        plain = {} if storage_options is None or callable(storage_options) else dict(storage_options)
+        plain.pop("retries", None)
+        made.given["storage_options"] = plain or None
         return made
 
     @classmethod
@@ -280,6 +292,14 @@ def _check_missing(name: str, shards: Sequence[Shard]) -> None:
         raise ConfigError(
             f"dataset {name!r}: no file has column {', '.join(map(repr, sorted(missing)))}; the columns are: {shown}"
         )
+
+
+def _cached(files: Sequence[StoredFile], cache: ShardCache) -> list[StoredFile]:
+    if not isinstance(cache, ShardCache):
+        raise ConfigError(f"cache must be a ShardCache(folder, max_bytes), got a {type(cache).__name__}")
+    known = [file.size for file in files if file.size is not None]
+    fits = len(known) == len(files) and sum(known) <= cache.max_bytes
+    return [dataclasses.replace(file, cache=cache, fits=fits) for file in files]
 
 
 def _starts(counts: I64) -> I64:

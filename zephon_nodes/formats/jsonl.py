@@ -59,7 +59,7 @@ class JsonlShard(Shard):
         """See ``Shard.take``: reads the bytes of these lines only."""
         index = np.asarray(rows, np.int64)
         spans = zip(self._offsets[index].tolist(), self._offsets[index + 1].tolist(), strict=True)
-        return [parse_line(line, self._columns) for line in self._data.read_ranges(list(spans))]
+        return [parse_line(line, self._columns) for line in self._data.read_ranges(list(spans), scattered=True)]
 
 
 class JsonlUnit(Unit):
