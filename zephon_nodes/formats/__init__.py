@@ -8,6 +8,7 @@ from typing import cast
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.formats.base import Format
 from zephon_nodes.formats.jsonl import JsonlFormat
+from zephon_nodes.formats.mds import MdsFormat
 from zephon_nodes.formats.parquet import ParquetFormat
 from zephon_nodes.storage import StoredFile
 
@@ -97,4 +98,5 @@ def gather(fmt: Format, files: Sequence[StoredFile]) -> list[StoredFile]:
 
 
 register_format(ParquetFormat())
-register_format(JsonlFormat())
+for _format in (JsonlFormat(), MdsFormat()):
+    register_format(_format)

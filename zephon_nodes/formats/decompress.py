@@ -38,6 +38,11 @@ def plain(file: StoredFile) -> StoredFile:
     return file if codec is None else local_copy(file, codec)
 
 
+def sized(file: StoredFile) -> StoredFile:
+    """The file itself, or a local copy where the store doesn't tell its size, which ranges need."""
+    return file if file.size is not None else local_copy(file)
+
+
 def local_copy(file: StoredFile, codec: str = "") -> StoredFile:
     """A local copy of a file, decompressed with ``codec`` ("" for none), made unless it is there."""
     path = file.derived(".raw", file.size, file.version)
