@@ -44,7 +44,9 @@ def integral(segments, k, t):
 
 
 def taken(time, k, chunk):
-    return Fraction(time.rows(k, chunk), time.denominator[k])
+    low, _, denominator = time.edges(k, chunk)
+    assert isinstance(low, int)
+    return Fraction(low, denominator)
 
 
 @given(segment_lists(), st.none() | st.fractions(0, 120, max_denominator=12), st.lists(st.integers(0, 130), max_size=6))
@@ -56,7 +58,6 @@ def test_rows_are_the_integral_of_the_rates(segments, end, chunks):
             upto = Fraction(chunk) if end is None else min(Fraction(chunk), end)
             assert taken(time, k, chunk) == integral(segments, k, upto)
             assert time.at(k, upto) == integral(segments, k, upto)
-            assert isinstance(time.rows(k, chunk), int)
 
 
 @given(mixtures())
@@ -121,7 +122,9 @@ def test_chunks_meet_without_gap_or_overlap_and_nothing_comes_after_the_end(mixt
     chunk = data.draw(st.integers(0, time.chunks - 1))
     for k in range(len(rates)):
         assert taken(time, k, 0) == 0
-        assert time.rows(k, chunk) <= time.rows(k, chunk + 1)
+        low, high, denominator = time.edges(k, chunk)
+        assert low <= high
+        assert Fraction(high, denominator) == taken(time, k, chunk + 1)
         at_end = [taken(time, k, time.chunks + i) for i in range(3)]
         assert at_end == [time.at(k, time.end)] * 3
     per_chunk = sum(taken(time, k, chunk + 1) - taken(time, k, chunk) for k in range(len(rates)))

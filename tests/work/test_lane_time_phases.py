@@ -29,7 +29,8 @@ def phased(draw):
 
 
 def taken(time, k, chunk):
-    return Fraction(time.rows(k, chunk), time.denominator[k])
+    low, _, denominator = time.edges(k, chunk)
+    return Fraction(low, denominator)
 
 
 def agree(time, plain, components):

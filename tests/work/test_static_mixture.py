@@ -72,7 +72,7 @@ def test_chunks_are_what_the_definition_says(source, epoch):
     time = lane_time(rates, quotas, source.stop)
     want = {(lane, index): [] for lane in range(lanes) for index in range(time.chunks)}
     for k, dataset in enumerate(source.datasets):
-        edges = [Fraction(time.rows(k, i), time.denominator[k]) for i in range(time.chunks + 1)]
+        edges = [time.taken(k, 0, i) for i in range(time.chunks + 1)]
         window_rows = max(1, source.window_units * dataset.rows // len(dataset.unit_rows))
         order = Order(dataset.name, dataset.unit_rows, lanes, source.shuffle, window_rows, source.seed)
         each = Fraction(dataset.rows, order.rounds * lanes)

@@ -138,9 +138,9 @@ class StaticMixtureWorkSource(WorkSource):
             return None
         due, dataset = [], []
         for k, component in enumerate(self._components):
-            edges = time.rows(k, index), time.rows(k, index + 1)
-            if edges[0] < edges[1]:
-                found = component.due(lane, epoch, edges, time.denominator[k])
+            low, high, denominator = time.edges(k, index)
+            if low < high:
+                found = component.due(lane, epoch, (low, high), denominator)
                 due += found
                 dataset += [np.full(len(part.row), k) for part in found]
         if not due:
