@@ -28,11 +28,11 @@ def import_path(thing: Any) -> str:
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str):
         raise ValueError(f"a {type(thing).__name__} has no import path")
+    if "<" in name:
+        what = "a lambda" if name.endswith("<lambda>") else f"{name.split('.')[-1]}, made inside a function,"
+        raise ValueError(f"{what} has no import path; put it into a module as a function of its own")
     if module == "__main__":
         raise ValueError(f"{name} is defined in the program or notebook itself; put it into a module")
-    if "<" in name:
-        what = "a lambda" if "<lambda>" in name else f"{name}, made inside a function,"
-        raise ValueError(f"{what} has no import path; put it into a module as a function of its own")
     path = f"{module}:{name}"
     try:
         found = imported(path, path)

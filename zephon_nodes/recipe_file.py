@@ -26,6 +26,7 @@ change in ways that the data don't: what counts is the recipe of the graph and i
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import fields
@@ -113,7 +114,7 @@ def _check_faithful(node: Node, read: Node, tables: list[dict[str, Any]]) -> Non
     again = read
     for i, table in enumerate(tables):
         again = node_from(table, again, f"the written recipe: nodes[{i}]", None)
-    differing = differences(*({"nodes": Graph(last).recipe({})} for last in (node, again)))
+    differing = differences(*(json.loads(Graph(last).recipe({})) for last in (node, again)))
     if differing:
         raise ConfigError("this graph can't be written to a recipe file; read back it would differ: " + differing[0])
 

@@ -246,8 +246,8 @@ def _mixture_table(phases: Phases) -> dict[str, Any]:
     if len(weights) == 1:
         return {"mixture": weights[0]}
     listed = [{"start": phase.start, "weights": w} for phase, w in zip(phases.phases, weights, strict=True)]
-    said = {"ramp": phases.ramp, "unit": phases.unit, "tokens_per_step": phases.tokens_per_step}
-    return {"phases": listed, **{name: value for name, value in said.items() if value is not None}}
+    said = {name: getattr(phases, name) for name in _PHASES[1:]}
+    return {"phases": listed, **{name: value for name, value in said.items() if value not in ("step", "chunks", None)}}
 
 
 def _amendment_table(era: Era) -> dict[str, Any]:

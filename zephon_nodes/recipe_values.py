@@ -16,6 +16,7 @@ import difflib
 import functools
 import inspect
 import os
+import types
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -61,12 +62,15 @@ def wants_function(made_by: type) -> set[str]:
     """The parameters of a class that are functions, by their annotations."""
     found: set[str] = set()
     for base in made_by.__mro__:
-        if "__init__" in base.__dict__:
+        made = base.__dict__.get("__init__")
+        for name, annotation in getattr(made, "__annotations__", {}).items():
+            alone = types.SimpleNamespace(__annotations__={name: annotation})
             try:
-                hints = typing.get_type_hints(base.__dict__["__init__"])
-            except (NameError, TypeError):  # names for type checkers only: then { import = ... } says it
+                hint = typing.get_type_hints(alone, getattr(made, "__globals__", {}))[name]
+            except (NameError, TypeError):  # a name for type checkers only: then { import = ... } says it
                 continue
-            found |= {name for name, hint in hints.items() if _is_callable(hint)}
+            if _is_callable(hint):
+                found.add(name)
     return found
 
 
