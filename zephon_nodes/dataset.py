@@ -18,6 +18,7 @@ from zephon_nodes.formats.base import BadRow, Format, Shard, Unit
 from zephon_nodes.formats.memory import MemoryFormat
 from zephon_nodes.hashing import I64
 from zephon_nodes.listing import PathLike, find_files
+from zephon_nodes.progress import bar
 from zephon_nodes.remote import Options
 from zephon_nodes.shard_cache import ShardCache
 from zephon_nodes.storage import BESIDE, StoredFile
@@ -174,7 +175,11 @@ class Dataset:
         Raises ``ReadError`` for a file that can't be opened, ``ConfigError`` for a column that no file has.
         """
         if self._opened is None:
-            shards = list(map_(self._shard_of, self._files))
+            shards = []
+            with bar(f"opening {self.name}", len(self._files), "files") as advance:
+                for shard in map_(self._shard_of, self._files):
+                    shards.append(shard)
+                    advance(1)
             _check_missing(self.name, shards)
             self._opened = _Opened(shards)
 

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from zephon_nodes.dataset import Dataset
 from zephon_nodes.pipeline import Pipeline
+from zephon_nodes.progress import bar
 from zephon_nodes.verify import verify
 from zephon_nodes.work.static_mixture import StaticMixtureWorkSource
 
@@ -64,9 +65,11 @@ def make_data(root: Path) -> None:
     """Writes code as Parquet, prose as JSONL, and a tokenizer trained on them."""
     begin = time.perf_counter()
     code, prose = [], []
-    for text in itertools.islice(_sources(), _SOURCES):
-        code.append(text)
-        prose += _docstrings(text)
+    with bar("making data", _SOURCES, "files") as advance:
+        for text in itertools.islice(_sources(), _SOURCES):
+            code.append(text)
+            prose += _docstrings(text)
+            advance(1)
     (root / "code").mkdir(parents=True, exist_ok=True)
     (root / "prose").mkdir(exist_ok=True)
     for i in range(4):

@@ -25,6 +25,7 @@ from zephon_nodes.engine import Engine, LaneEnd, Limits, Output, Start, Submit
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.hashing import I64, draw_array, key
 from zephon_nodes.plan import Plan
+from zephon_nodes.progress import bar
 from zephon_nodes.stream import Cut, Pointer
 from zephon_nodes.work.base import WorkSource, pointer
 from zephon_nodes.work.token_estimation import TokenEstimation, as_fraction
@@ -80,11 +81,13 @@ def estimate(dataset: Dataset, count: Count, estimation: TokenEstimation) -> Est
         return _estimate(dataset, tokens / dataset.rows, 0.0, dataset.rows)
     sample = _Sample(dataset, count)
     rounds = estimation.most_rows // (UNITS_A_ROUND * ROWS_A_UNIT)
-    for _ in range(max(2, rounds)):
-        sample.more()
-        mean, error = sample.mean()
-        if sample.rounds > 1 and error < estimation.tolerance * mean:
-            break
+    with bar(f"tokens of {dataset.name}", max(2, rounds), "rounds") as advance:
+        for _ in range(max(2, rounds)):
+            sample.more()
+            advance(1)
+            mean, error = sample.mean()
+            if sample.rounds > 1 and error < estimation.tolerance * mean:
+                break
     return _estimate(dataset, mean / dataset.rows, error / mean if mean else 0.0, sample.rows)
 
 

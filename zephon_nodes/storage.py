@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, cast
 
 from zephon_nodes import remote
 from zephon_nodes.errors import ReadError
+from zephon_nodes.progress import bar
 from zephon_nodes.remote import Options, Remote, plain_url
 from zephon_nodes.retries import GaveUpError, Verdict, store_errors
 from zephon_nodes.shard_cache import Entry, ShardCache
@@ -115,11 +116,12 @@ class StoredFile:
         has changed meanwhile.
         """
         total = 0
-        with self.open() as stream:
+        with self.open() as stream, bar(f"reading {self.name}", self.size, "B") as advance:
             while True:
                 with read_errors(self, "read"):
                     block = _read_full(stream, nbytes)
                 total += len(block)
+                advance(len(block))
                 if block:
                     yield block
                 if len(block) < nbytes:

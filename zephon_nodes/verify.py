@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from zephon_nodes.errors import ConfigError
+from zephon_nodes.progress import bar
 from zephon_nodes.testing import Make, Round, run_rounds
 from zephon_nodes.work.base import check_at_least
 
@@ -27,17 +28,20 @@ def verify(make: Make, worlds: Sequence[int], steps: int, say: Callable[[str], A
     """
     check_at_least("steps", steps, 1)
     columns: dict[str, list[str]] = {}
-    for world in worlds:
-        columns[f"{world} ranks"] = [global_digest(round_) for round_ in run_rounds(make, world, steps)[0]]
-    steps = min(steps, *map(len, columns.values()))  # the data may end before: a resume would begin the next epoch
-    if steps == 0:
-        say("nothing to compare: the pipeline gives no batch")
-        return False
-    half = max(1, steps // 2)
-    for world, other in zip(worlds, [*worlds[1:], worlds[0]], strict=True):
-        first, state = run_rounds(make, world, half)
-        rest = run_rounds(make, other, steps - half, state)[0] if steps > half else []
-        columns[f"{world}|{other}"] = [global_digest(round_) for round_ in [*first, *rest]]
+    with bar("verify", 2 * len(worlds), "runs") as advance:
+        for world in worlds:
+            columns[f"{world} ranks"] = [global_digest(round_) for round_ in run_rounds(make, world, steps)[0]]
+            advance(1)
+        steps = min(steps, *map(len, columns.values()))  # the data may end before: a resume would begin the next epoch
+        if steps == 0:
+            say("nothing to compare: the pipeline gives no batch")
+            return False
+        half = max(1, steps // 2)
+        for world, other in zip(worlds, [*worlds[1:], worlds[0]], strict=True):
+            first, state = run_rounds(make, world, half)
+            rest = run_rounds(make, other, steps - half, state)[0] if steps > half else []
+            columns[f"{world}|{other}"] = [global_digest(round_) for round_ in [*first, *rest]]
+            advance(1)
     say("step  " + "  ".join(f"{title:16s}" for title in columns) + "  (a|b: resumed on b ranks in the middle)")
     agree = True
     for step in range(max(map(len, columns.values()))):

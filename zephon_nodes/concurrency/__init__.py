@@ -13,6 +13,7 @@ from zephon_nodes.concurrency.threads import (
     ThreadDriver,
     WorkTask,
     default_parallelism,
+    in_worker,
 )
 from zephon_nodes.plan import Plan
 
@@ -33,4 +34,5 @@ __all__ = [
     "ThreadDriver",
     "WorkTask",
     "default_parallelism",
+    "in_worker",
 ]

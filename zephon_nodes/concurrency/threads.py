@@ -14,6 +14,7 @@ that are told to stop and joined, on ``close()``, when the driver is garbage-col
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -262,6 +263,14 @@ def _join(thread: threading.Thread, deadline: float) -> None:
     """Waits for a thread, unless it is this one (garbage may be collected anywhere) or never began."""
     if thread is not threading.current_thread() and thread.ident is not None:
         thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def in_worker() -> bool:
+    """Whether this is any thread but the first, or a process that another one started for its work."""
+    started = sys.modules.get("multiprocessing.process")  # without it no process has been started by its means
+    return threading.current_thread() is not threading.main_thread() or (
+        started is not None and started.parent_process() is not None
+    )
 
 
 def default_parallelism() -> int:
