@@ -126,16 +126,20 @@ def read_state(
     state isn't level and the world is another one.
     """
     check_shape(state)
-    wanted = list(owned)
-    absent = sorted(set(wanted) - set(lane_numbers(state)))
-    if absent and state["recipe"] == recipe:
+    wanted, lanes_there = list(owned), json.loads(state["recipe"])["source"].get("num_lanes", 1 << 31)
+    present = [lane for lane in lane_numbers(state) if lane < lanes_there]
+    every = {lane: LaneState.of(f"{PREFIX}{lane}", state[f"{PREFIX}{lane}"]) for lane in present}
+    epoch: int = state["epoch"]
+    # Of all lanes, not only of this rank's: all ranks must come to the same answer.
+    furthest = max(((at.span, at.taken) for at in every.values()), default=(0, 0))
+    _check_recipe(state["recipe"], recipe, earlier, (epoch, *furthest))
+    absent = sorted(set(wanted) - set(present))
+    if absent:
         raise StateError(
-            f"the state holds lanes {lane_numbers(state)}, this rank owns {wanted} and misses {absent}; "
+            f"the state holds lanes {present}, this rank owns {wanted} and misses {absent}; "
             "merge the states of all ranks with merge_states(...) and load the result on every rank"
         )
-    lanes = {lane: LaneState.of(f"{PREFIX}{lane}", state[f"{PREFIX}{lane}"]) for lane in wanted if lane not in absent}
-    epoch: int = state["epoch"]
-    _check_recipe(state["recipe"], recipe, earlier, (epoch, max((at.span for at in lanes.values()), default=0)))
+    lanes = {lane: every[lane] for lane in wanted}
     uneven = [lane for lane, at in lanes.items() if not at.level]
     if uneven and state["world_size"] != world_size:
         raise StateError(
@@ -146,11 +150,11 @@ def read_state(
     return epoch, lanes
 
 
-def _check_recipe(saved: Any, current: str, earlier: Iterable[Earlier], reached: tuple[int, int]) -> None:
+def _check_recipe(saved: Any, current: str, earlier: Iterable[Earlier], reached: tuple[int, int, int]) -> None:
     if saved == current:
         return
     for recipe, parting in earlier:
-        if saved == recipe and reached < parting:
+        if saved == recipe and reached <= (*parting, 0):
             return
         if saved == recipe:
             raise StateError(

@@ -145,10 +145,7 @@ class WorkSource(Source):
     def __init__(self, datasets: Sequence[Dataset], num_lanes: int = 1, flush_every: int = 32) -> None:
         check_at_least("num_lanes", num_lanes, 1)
         check_at_least("flush_every", flush_every, 1)
-        if not isinstance(datasets, (list, tuple)) or not all(isinstance(each, Dataset) for each in datasets):
-            raise ConfigError(
-                f"datasets must be a list of Dataset, such as [Dataset.from_path(...)], got {datasets!r:.200}"
-            )
+        check_datasets("datasets", datasets)
         names = [dataset.name for dataset in datasets]
         if not names:
             raise ConfigError("a work source needs at least one Dataset, got none")
@@ -346,6 +343,13 @@ def pointer(dataset: Dataset, row: int, pass_: int = 0) -> Pointer:
     starts = np.cumsum(dataset.shard_rows) - dataset.shard_rows
     shard = int(np.searchsorted(starts + dataset.shard_rows, row, side="right"))
     return Pointer(dataset.name, shard, row - int(starts[shard]), operator.index(pass_))
+
+
+def check_datasets(name: str, datasets: Any) -> None:
+    """Raises ``ConfigError`` unless ``datasets`` is a list of ``Dataset``."""
+    if not isinstance(datasets, (list, tuple)) or not all(isinstance(each, Dataset) for each in datasets):
+        shown = datasets if isinstance(datasets, (list, tuple)) else f"one {type(datasets).__name__}"
+        raise ConfigError(f"{name} must be a list of Dataset, such as [Dataset.from_path(...)], got {shown!r:.200}")
 
 
 def check_seed(seed: Any) -> None:

@@ -25,27 +25,7 @@ class MixtureSpec(Mapping[str, Fraction]):
     def __init__(self, weights: Mapping[str, Any]) -> None:
         if not weights:
             raise ConfigError("a mixture needs at least one dataset with its weight, got none")
-        if not isinstance(weights, Mapping):
-            raise ConfigError(f"a mixture is a dict of weights by dataset name, got {weights!r}")
-        self._weights: dict[str, Fraction] = {}
-        self._add(weights, Fraction(1))
-
-    def _add(self, weights: Mapping[str, Any], share: Fraction) -> None:
-        """Divides a share over weights, nested ones included."""
-        pairs = {name: weight for name, weight in weights.items() if isinstance(weight, (tuple, list))}
-        for name, pair in pairs.items():
-            if len(pair) != 2 or not isinstance(pair[1], Mapping):
-                raise ConfigError(f"weight of {name!r} must be a number or (number, dict of weights), got {pair!r}")
-        inner = {name: pair[1] for name, pair in pairs.items()}
-        exact = {name: exact_weight(name, weight[0] if name in inner else weight) for name, weight in weights.items()}
-        total = sum(exact.values())
-        for name, weight in exact.items():
-            if name in inner:
-                self._add(MixtureSpec(inner[name]), share * weight / total)
-            elif name in self._weights:
-                raise ConfigError(f"the mixture names {name!r} twice; give each dataset one weight")
-            else:
-                self._weights[name] = share * weight / total
+        self._weights = exact_shares(weights)
 
     @classmethod
     def of(cls, mixture: Mapping[str, Any] | None, rows: Mapping[str, int]) -> MixtureSpec:
@@ -85,3 +65,28 @@ def exact_weight(name: str, weight: float | str | Fraction, zero: bool = False) 
     if exact < 0 or not (exact or zero):
         raise ConfigError(f"weight of {name!r} must be positive, got {weight!r}; leave the dataset out instead")
     return exact
+
+
+def exact_shares(weights: Mapping[str, Any], zero: bool = False) -> dict[str, Fraction]:
+    """Weights, nested ones included, as shares that sum to 1. With ``zero``, weights may be 0 and are left out."""
+    if not isinstance(weights, Mapping):
+        raise ConfigError(f"a mixture is a dict of weights by dataset name, got {weights!r}")
+    numbers, inner = {}, {}
+    for name, weight in weights.items():
+        if isinstance(weight, (tuple, list)):
+            if len(weight) != 2 or not isinstance(weight[1], Mapping):
+                raise ConfigError(f"weight of {name!r} must be a number or (number, dict of weights), got {weight!r}")
+            weight, inner[name] = weight
+        numbers[name] = exact_weight(name, weight, zero)
+    total = sum(numbers.values())
+    if not total:
+        raise ConfigError(f"a mixture needs at least one dataset with a positive weight, got {dict(weights)}")
+    out: dict[str, Fraction] = {}
+    for name, number in numbers.items():
+        parts = exact_shares(inner[name], zero) if name in inner else {name: Fraction(1)}
+        twice = sorted(out.keys() & parts.keys(), key=str)
+        if twice:
+            raise ConfigError(f"the mixture names {twice} twice; give each dataset one weight")
+        if number:
+            out |= {part: number / total * share for part, share in parts.items()}
+    return out

@@ -8,9 +8,10 @@ from fractions import Fraction
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from zephon_nodes.errors import ConfigError
-from zephon_nodes.work.mixture_spec import exact_weight
+from zephon_nodes.work.base import check_at_least
+from zephon_nodes.work.mixture_spec import exact_shares
 
-Weights: TypeAlias = "Mapping[str, float | str | Fraction]"
+Weights: TypeAlias = "Mapping[str, Any]"
 Shares: TypeAlias = dict[str, Fraction]
 RAMP_STEPS = 64
 
@@ -25,7 +26,7 @@ class Phase(NamedTuple):
 class Phases:
     """Weights of each dataset from given times on.
 
-    ``phases``: (start, weights) pairs, starts ascending from 0. A dataset that a phase doesn't name, or gives weight 0,
+    ``phases``: (start, weights) pairs, starts ascending from 0, weights as in ``MixtureSpec``. A dataset that a phase doesn't name, or gives weight 0,
     rests in it. ``ramp`` ("step"): "linear" goes from each phase's shares at its start to the next one's, in 64 steps.
     ``unit`` ("chunks"): of the starts. "tokens" counts those that all lanes together deliver, "steps" is
     ``tokens_per_step`` of them; both need a ``TokenEstimation``, by which they are turned into chunks, once, for the run.
@@ -53,8 +54,10 @@ class Phases:
             raise ConfigError(
                 f"tokens_per_step goes with unit='steps', and only there; got unit={unit!r}, {tokens_per_step=}"
             )
+        if tokens_per_step is not None:
+            check_at_least("tokens_per_step", tokens_per_step, 1)
         self.ramp, self.unit, self.tokens_per_step = ramp, unit, tokens_per_step
-        self.phases = [Phase(start, shares(weights)) for start, weights in _checked(phases)]
+        self.phases = [Phase(start, exact_shares(weights, zero=True)) for start, weights in _checked(phases)]
 
     @property
     def names(self) -> set[str]:
@@ -62,16 +65,19 @@ class Phases:
 
     def steps(self, starts: Sequence[int]) -> list[Phase]:
         """The phases at these starts in chunks, with a ramp's steps in between."""
-        placed = [Phase(start, phase.shares) for start, phase in zip(starts, self.phases, strict=True)]
-        if self.ramp == "step":
-            return placed
-        out = []
-        for here, there in itertools.pairwise(placed):
-            count = min(RAMP_STEPS, there.start - here.start)
-            for i in range(count):
-                at = here.start + (there.start - here.start) * i // count
-                out.append(Phase(at, _between(here.shares, there.shares, Fraction(2 * i + 1, 2 * count))))
-        return [*out, placed[-1]]
+        ends = [*starts[1:], starts[-1] + 1]
+        return [
+            step for i, (start, end) in enumerate(zip(starts, ends, strict=True)) for step in self.inside(i, start, end)
+        ]
+
+    def inside(self, i: int, start: int, end: int) -> list[Phase]:
+        """The steps of phase ``i`` if it lasts from chunk ``start`` to chunk ``end``; one without a ramp."""
+        here = self.phases[i].shares
+        if self.ramp == "step" or i + 1 == len(self.phases):
+            return [Phase(start, here)]
+        there, count = self.phases[i + 1].shares, min(RAMP_STEPS, end - start)
+        middles = [Fraction(2 * n + 1, 2 * count) for n in range(count)]
+        return [Phase(start + (end - start) * n // count, _between(here, there, at)) for n, at in enumerate(middles)]
 
     def recipe(self) -> dict[str, Any]:
         """The shares, if they never change; else all that decides about their changes."""
@@ -88,17 +94,6 @@ class Phases:
         return f"Phases({'; '.join(map(shown, self.phases))})"
 
 
-def shares(weights: Weights) -> Shares:
-    """Weights of at least 0 as shares that sum to 1; those of 0 left out."""
-    if not isinstance(weights, Mapping):
-        raise ConfigError(f"a phase needs a dict of weights by dataset name, got {weights!r}")
-    exact = {name: exact_weight(name, weight, zero=True) for name, weight in weights.items()}
-    total = sum(exact.values())
-    if not total:
-        raise ConfigError(f"a phase needs at least one dataset with a positive weight, got {dict(weights)}")
-    return {name: weight / total for name, weight in exact.items() if weight}
-
-
 def _between(here: Shares, there: Shares, at: Fraction) -> Shares:
     none = Fraction(0)
     return {n: here.get(n, none) * (1 - at) + there.get(n, none) * at for n in sorted(here.keys() | there.keys())}
@@ -107,6 +102,8 @@ def _between(here: Shares, there: Shares, at: Fraction) -> Shares:
 def _checked(phases: Any) -> list[tuple[int, Weights]]:
     try:
         listed = [(start, weights) for start, weights in phases]
+        if isinstance(phases, Mapping):
+            raise TypeError
     except (TypeError, ValueError):
         raise ConfigError(f"phases must be a list of (start, weights) pairs, got {phases!r}") from None
     starts = [start for start, _ in listed]

@@ -12,15 +12,15 @@ was made with, every further one an amendment. A component is drawn at a rate of
 from __future__ import annotations
 
 import copy
-import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from zephon_nodes.errors import ConfigError
-from zephon_nodes.work.base import QUANTUM, Chunk, WorkSource, check_at_least, source_name
+from zephon_nodes.work.base import QUANTUM, Chunk, WorkSource, check_at_least, check_datasets, source_name
 from zephon_nodes.work.component import Component
 from zephon_nodes.work.lane_time import LaneTime, Segment, Stop, phased_time
 from zephon_nodes.work.mixture_spec import MixtureSpec
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 
 TASKS_UNDER_WAY = 8
+RATE_SCALE = 1 << 64
 
 
 class Era(NamedTuple):
@@ -43,6 +44,35 @@ class Era(NamedTuple):
     span: int
     phases: Phases
     datasets: tuple[str, ...]
+
+
+class _Stretch:
+    """How long phase ``i`` lasts in chunks until it has given so many tokens, ramps included."""
+
+    def __init__(self, phases: Phases, i: int, rate: Callable[[Shares], Fraction]) -> None:
+        self._phases, self._i, self._rate = phases, i, rate
+        self._rates: dict[int, list[Fraction]] = {}
+
+    def tokens(self, chunks: int) -> Fraction:
+        """Tokens of the phase if it lasts for ``chunks``."""
+        steps = self._phases.inside(self._i, 0, chunks)
+        rates = self._rates.get(len(steps))
+        if rates is None:
+            rates = self._rates[len(steps)] = [self._rate(step.shares) for step in steps]
+        ends = [*(step.start for step in steps[1:]), chunks]
+        return sum((rate * (end - step.start) for rate, step, end in zip(rates, steps, ends, strict=True)), Fraction(0))
+
+    def chunks(self, tokens: Fraction) -> int:
+        """The length, of at least 1, that comes nearest to giving ``tokens``."""
+        high = 1
+        while self.tokens(high) < tokens:
+            high *= 2
+        low = high // 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.tokens(middle) < tokens else (low, middle)
+        near = [count for count in (low, high) if count >= 1]
+        return min(near, key=lambda count: abs(self.tokens(count) - tokens))
 
 
 class StaticMixtureWorkSource(WorkSource):
@@ -103,10 +133,7 @@ class StaticMixtureWorkSource(WorkSource):
         self.token_estimation, self.window_bytes = token_estimation, window_bytes
         self.tokens_per_row: dict[str, Fraction] = dict(token_estimation.given) if token_estimation else {}
         phases = _as_phases(mixture, {dataset.name: dataset.rows for dataset in datasets})
-        if phases.unit != "chunks" and token_estimation is None:
-            raise ConfigError(
-                f"phases in {phases.unit} need token_estimation=TokenEstimation() to be turned into chunks"
-            )
+        _check_units(phases, token_estimation)
         self.window_units = fit_windows(datasets, num_lanes, window_bytes) if shuffle == "windows" else 1
         self._eras = [Era(0, 0, phases, tuple(sorted(dataset.name for dataset in datasets)))]
         self._put_in_order(datasets)
@@ -160,24 +187,40 @@ class StaticMixtureWorkSource(WorkSource):
 
     def time(self, epoch: int = 0) -> LaneTime:
         """The lane time of an epoch: how many rows of each dataset, by name in order, a lane has taken by when."""
-        found = self._times.get(epoch)
-        if found is None:
-            segments = [Segment(Fraction(phase.start), self._rates(phase.shares)) for phase in self.phases(epoch)]
-            quotas = None
-            if self.passes is not None:
-                quotas = [
-                    Fraction(self.passes * component.order.rows, self.num_lanes) for component in self._components
-                ]
-            self._times[epoch] = found = phased_time(segments, quotas, self.stop)
-        return found
+        epoch = min(epoch, self._eras[-1].epoch + 1)  # from then on they are alike
+        if epoch not in self._times:
+            self._times[epoch] = self._time(epoch, len(self._eras))
+        return self._times[epoch]
+
+    def _time(self, epoch: int, eras: int) -> LaneTime:
+        """The lane time as it was before all but the first ``eras`` eras. An amendment doesn't change the end before it."""
+        last = self._eras[eras - 1]
+        begin = Fraction(last.span * self.flush_every if last.epoch == epoch else 0)
+        if begin and eras > 1:
+            before = self._time(epoch, eras - 1)
+            if before.end is not None and before.end <= begin:
+                raise ConfigError(
+                    f"epoch {epoch} comes to its end in chunk {math.ceil(before.end) - 1}, that is in span "
+                    f"{(math.ceil(before.end) - 1) // self.flush_every}, and so before it would be amended at span {last.span}; "
+                    "amend earlier, or in a later epoch"
+                )
+        segments = [Segment(Fraction(phase.start), self._rates(phase.shares)) for phase in self._phases(epoch, eras)]
+        quotas = None
+        if self.passes is not None:
+            quotas = [Fraction(self.passes * component.order.rows, self.num_lanes) for component in self._components]
+        return phased_time(segments, quotas, self.stop, begin)
 
     def phases(self, epoch: int = 0) -> list[Phase]:
         """The phases of an epoch, starts in chunks, amendments included. Shares are those of ``mixture``."""
+        return self._phases(epoch, len(self._eras))
+
+    def _phases(self, epoch: int, eras: int) -> list[Phase]:
         self._check_measured()
-        before = [era for era in self._eras if era.epoch < epoch]
-        eras = [era._replace(span=0) for era in before[-1:]] + [era for era in self._eras if era.epoch == epoch]
+        known = self._eras[:eras]
+        before = [era for era in known if era.epoch < epoch]
+        now = [era._replace(span=0) for era in before[-1:]] + [era for era in known if era.epoch == epoch]
         out: list[Phase] = []
-        for era in eras:
+        for era in now:
             begin = era.span * self.flush_every
             starts = [begin + start for start in self._starts(era.phases)]
             out = [phase for phase in out if phase.start < begin] + era.phases.steps(starts)
@@ -196,22 +239,25 @@ class StaticMixtureWorkSource(WorkSource):
         return self.time(epoch).straight(begin, begin + self.flush_every)
 
     def _rates(self, shares: Shares) -> tuple[Fraction, ...]:
-        """Rows a lane and chunk of each dataset."""
+        """Rows a lane and chunk of each dataset. Measured ones are rounded, so that sums of them stay short numbers."""
         none = Fraction(0)
-        rows = [shares.get(name, none) / self.tokens_per_row.get(name, Fraction(1)) for name in self._names]
+        if not self.token_estimation:
+            return tuple(self.chunk_size * shares.get(name, none) for name in self._names)
+        rows = [shares.get(name, none) / self.tokens_per_row[name] if name in shares else none for name in self._names]
         total = sum(rows)
-        return tuple(self.chunk_size * share / total for share in rows)
+        return tuple(_rounded(self.chunk_size * share / total) if share else none for share in rows)
 
     def _starts(self, phases: Phases) -> list[int]:
-        """The starts of phases in chunks."""
+        """The starts of phases in chunks. Each is found from the tokens really delivered before it, so that what is rounded
+        doesn't add up."""
         if phases.unit == "chunks":
             return [phase.start for phase in phases.phases]
-        scale = phases.tokens_per_step or 1
-        tokens = [self._tokens_a_chunk(phase.shares) for phase in phases.phases]
-        starts = [0]
-        for i, (here, there) in enumerate(itertools.pairwise(phases.phases)):
-            rate = (tokens[i] + tokens[i + 1]) / 2 if phases.ramp == "linear" else tokens[i]
-            starts.append(starts[-1] + max(1, round((there.start - here.start) * scale / rate)))
+        starts, tokens = [0], Fraction(0)
+        for i, there in enumerate(phases.phases[1:]):
+            stretch = _Stretch(phases, i, self._tokens_a_chunk)
+            count = stretch.chunks(there.start * (phases.tokens_per_step or 1) - tokens)
+            tokens += stretch.tokens(count)
+            starts.append(starts[-1] + count)
         return starts
 
     def _tokens_a_chunk(self, shares: Shares) -> Fraction:
@@ -267,26 +313,35 @@ class StaticMixtureWorkSource(WorkSource):
         construction, starts of ``Phases`` counted from the amendment; a dataset without a weight retires. ``add``: new
         datasets, which begin with their first row there. Later epochs begin with the new mixture.
 
-        Raises ``ConfigError`` for a span that isn't after the last amendment, and for names and weights as at construction.
+        Raises ``ConfigError`` for a span that isn't after the last amendment, or that the epoch ends before, and for names
+        and weights as at construction.
         """
-        check_at_least("at", at, 1)
+        check_at_least("at", at, 0)
         check_at_least("epoch", epoch, 0)
         last = self._eras[-1]
         if (epoch, at) <= (last.epoch, last.span):
             raise ConfigError(
                 f"an amendment must come after the last one, at span {last.span} of epoch {last.epoch}; got {at=}"
             )
+        check_datasets("add", add)
         datasets = [*self.datasets, *add]
         WorkSource.__init__(new := copy.copy(self), datasets, self.num_lanes, self.flush_every)
         _check_rows(add)
         phases = mixture if isinstance(mixture, Phases) else Phases([(0, mixture)])
-        unknown = sorted(phases.names - {dataset.name for dataset in datasets})
-        if unknown:
-            raise ConfigError(
-                f"the mixture names {unknown}, which are none of {sorted(d.name for d in datasets)}; add=[...] them"
+        _check_units(phases, self.token_estimation)
+        unknown = sorted(phases.names - {dataset.name for dataset in datasets}, key=str)
+        resting = sorted({dataset.name for dataset in add} - phases.names)
+        if unknown or resting:
+            problem = (
+                f"names {unknown}, which are none of {sorted(d.name for d in datasets)}; add=[...] them"
+                if unknown
+                else f"gives no weight to the new datasets {resting}; give them one, or leave them out"
             )
+            raise ConfigError(f"the mixture {problem}")
         new._eras = [*self._eras, Era(epoch, at, phases, tuple(sorted(dataset.name for dataset in add)))]
         new._put_in_order(datasets)
+        if not new.unmeasured():
+            new.time(epoch)
         return new
 
     # settings
@@ -345,6 +400,15 @@ def _as_phases(mixture: Weights | Phases | None, rows: Mapping[str, int]) -> Pha
             f"datasets that no phase gives a weight {missing}"
         )
     return mixture
+
+
+def _rounded(rate: Fraction) -> Fraction:
+    return max(Fraction(round(rate * RATE_SCALE), RATE_SCALE), Fraction(1, RATE_SCALE))
+
+
+def _check_units(phases: Phases, estimation: TokenEstimation | None) -> None:
+    if phases.unit != "chunks" and estimation is None:
+        raise ConfigError(f"phases in {phases.unit} need token_estimation=TokenEstimation() to be turned into chunks")
 
 
 def _check_rows(datasets: Sequence[Dataset]) -> None:
