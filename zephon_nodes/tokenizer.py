@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from zephon_nodes.errors import ConfigError
+from zephon_nodes.fast_tokenizer import fast_tokenizer
 from zephon_nodes.hashing import I64
 from zephon_nodes.special_tokens import PROBE, SpecialTokens
 from zephon_nodes.tokenizer_source import TokenizerSource, explained, find_tokenizer
@@ -31,6 +32,7 @@ def load_tokenizer(
     eos: str | int | None = "auto",
     max_length: int | None = None,
     long: Long | None = None,
+    fast: bool = True,
 ) -> Encoder:
     """Loads a tokenizer and makes an ``Encoder`` of it. The tokenizer that was given is copied, never changed.
 
@@ -48,7 +50,7 @@ def load_tokenizer(
 
     Raises ``ConfigError`` if there is no tokenizer, if it can't be loaded, or if a setting doesn't fit it.
     """
-    return Encoder(find_tokenizer(tokenizer), bos=bos, eos=eos, max_length=max_length, long=long)
+    return Encoder(find_tokenizer(tokenizer), bos=bos, eos=eos, max_length=max_length, long=long, fast=fast)
 
 
 class Encoder:
@@ -59,6 +61,9 @@ class Encoder:
     else what the post-processor puts behind a text, else a special token with a well-known name such as
     "<|endoftext|>", else none, with a warning. For ``bos`` it takes the declared bos_token unless that is the eos as
     well, else what the post-processor puts in front, else none.
+
+    ``fast`` (True): let gigatoken do it if it is installed (pip install 'zephon_nodes[fast]') and gives the same ids on
+    a set of probe texts, see ``fast_tokenizer``. No data setting.
 
     ``max_length``: most ids a piece, bos and eos included; None (default) for no limit.
 
@@ -82,6 +87,7 @@ class Encoder:
         eos: str | int | None = "auto",
         max_length: int | None = None,
         long: Long | None = None,
+        fast: bool = True,
     ) -> None:
         self._tokenizer = _private_copy(source)
         special = SpecialTokens(self._tokenizer, source)
@@ -96,18 +102,23 @@ class Encoder:
         self.max_length = max_length
         self.long = (long or "truncate") if max_length is not None else None
         self._identity = _identity(self._tokenizer)
+        self._text = self._tokenizer.to_str()
+        self._fast = fast and not self._tokenizer.encode_special_tokens
 
     def encode(self, texts: Sequence[str]) -> list[list[I32]]:
         """The ids of each text: a list of pieces, one unless ``long="split"`` cut it.
 
         Each piece is a writable 1-D int32 array; the pieces of one text are views of one array. An empty text gives bos
-        and eos only. Pass groups of texts: one call uses all cores (unless TOKENIZERS_PARALLELISM or RAYON_NUM_THREADS
-        says otherwise) and leaves Python's lock to other threads. It needs about 30 times the memory of the
-        group's text while it works, and 110 times that of the texts in progress: half a GB for one of 5 MB.
+        and eos only. Pass groups of texts: one call of `tokenizers` uses all cores (unless TOKENIZERS_PARALLELISM or
+        RAYON_NUM_THREADS says otherwise) and leaves Python's lock to other threads. It needs about 30 times the memory of
+        the group's text while it works, and 110 times that of the texts in progress: half a GB for one of 5 MB.
         Raises ``TypeError`` for what isn't a str and ``ValueError`` for a str that isn't valid Unicode. Both name the
         index of the text; nothing of the group is returned.
         """
         _check_texts(texts)
+        fast = fast_tokenizer(self._text) if self._fast else None
+        if fast is not None:
+            return [self._pieces(ids) for ids in fast.encode(texts)]
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [self._pieces(encoding.ids) for encoding in encodings]
 
@@ -144,10 +155,12 @@ class Encoder:
         settings = ("vocab_size", "bos_token_id", "eos_token_id", "max_length", "long")
         return {**self._identity, **{name: getattr(self, name) for name in settings}}
 
-    def _pieces(self, ids: list[int]) -> list[I32]:
+    def _pieces(self, ids: Sequence[int] | npt.NDArray[np.uint32]) -> list[I32]:
+        front, behind = len(self._front), len(self._behind)
         if self.max_length is not None and self.long == "truncate":
-            ids = ids[: self.max_length - len(self._front) - len(self._behind)]
-        whole = np.array([*self._front, *ids, *self._behind], np.int32)
+            ids = ids[: self.max_length - front - behind]
+        whole = np.empty(front + len(ids) + behind, np.int32)
+        whole[:front], whole[front : front + len(ids)], whole[front + len(ids) :] = self._front, ids, self._behind
         if self.max_length is None or len(whole) <= self.max_length:
             return [whole]
         starts = list(range(0, len(whole), self.max_length))
@@ -157,11 +170,11 @@ class Encoder:
 
     def __getstate__(self) -> dict[str, Any]:
         # A Tokenizer's own pickle forgets encode_special_tokens.
-        return {**self.__dict__, "_tokenizer": self._tokenizer.to_str()}
+        return {**self.__dict__, "_tokenizer": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._tokenizer = Tokenizer.from_str(state["_tokenizer"])
+        self._tokenizer = Tokenizer.from_str(self._text)
         self._tokenizer.encode_special_tokens = self._identity["encode_special_tokens"]
 
 
@@ -217,6 +230,8 @@ def _check_texts(texts: Sequence[str]) -> None:
 def _check_text(text: object, which: str) -> None:
     if not isinstance(text, str):
         raise TypeError(f"only str can be tokenized; {which} is a {type(text).__name__}")
+    if text.isascii():
+        return
     try:
         text.encode()  # some versions of tokenizers replace silently what can't be encoded; costs far below 1% of the work
     except UnicodeEncodeError as error:

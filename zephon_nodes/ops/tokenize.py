@@ -23,6 +23,7 @@ class Tokenize(Node):
     which saves memory down the graph.
     ``bos``, ``eos`` ("auto"): see ``tokenizer.Encoder``; each is added exactly once. ``max_length``, ``long``: a longer
     document is cut off ("truncate", default) or cut into records of its own ("split", nothing is lost).
+    ``fast`` (True): use gigatoken, where it is installed and gives the same ids; see ``tokenizer.Encoder``.
 
     A field that is missing, null or no str is a bad record: ``RowError``, or a counted drop under on_error="skip".
     Raises ``ConfigError`` when the tokenizer can't be loaded or a setting doesn't fit it.
@@ -51,6 +52,7 @@ class Tokenize(Node):
         eos: str | int | None = "auto",
         max_length: int | None = None,
         long: Long | None = None,
+        fast: bool = True,
         name: str | None = None,
         parallelism: int | None = None,
         runner: Runner | None = None,
@@ -60,7 +62,7 @@ class Tokenize(Node):
         if (tokenizer is None) == (tokenizer_id is None):
             raise ConfigError("tokenize needs a tokenizer: give either tokenizer=... or tokenizer_id=..., and not both")
         given = tokenizer_id if tokenizer is None else tokenizer
-        self.encoder = load_tokenizer(given, bos=bos, eos=eos, max_length=max_length, long=long)
+        self.encoder = load_tokenizer(given, bos=bos, eos=eos, max_length=max_length, long=long, fast=fast)
         self.field, self.output, self.keep_fields = field, output, keep_fields
 
     def settings(self) -> dict[str, Any]:
@@ -96,7 +98,8 @@ class Tokenize(Node):
                 raise TypeError(
                     f"field {self.field!r} must be a str, got {type(text).__name__}; see decode_text for bytes"
                 )
-            text.encode()  # half of a surrogate pair, which JSON can hold, is no text
+            if not text.isascii():
+                text.encode()  # half of a surrogate pair, which JSON can hold, is no text
             return text
         except (TypeError, ValueError) as error:
             return setup.failed(record.origins, error)
