@@ -161,6 +161,8 @@ def verdict(error: BaseException) -> Verdict:
 
 
 def _by_kind(error: BaseException) -> Verdict | None:
+    if type(error).__module__ == "aiohttp.http_exceptions":  # an answer cut short; it calls itself status 400
+        return Verdict.PASSING
     code = _code(error)
     refused = code in _EXPIRED or type(error).__name__ in _REFUSING
     if refused or isinstance(error, PermissionError) or str(error).startswith("Forbidden"):

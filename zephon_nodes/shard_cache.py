@@ -128,8 +128,11 @@ class ShardCache:
     def _kept(self, entry: Entry, touch: bool = True) -> LockedFile | None:
         try:
             copy = LockedFile(self._path(entry), fcntl.LOCK_SH)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except PermissionError as error:
+            text = f"{entry.label}: can't read its copy in {self.folder} ({error}); name a folder of your own"
+            raise ReadError(text, path=entry.label) from error
         facts = os.fstat(copy.fileno())
         if facts.st_nlink and entry.size in (None, facts.st_size):
             if touch:
