@@ -10,6 +10,7 @@ from zephon_nodes.formats.base import Format
 from zephon_nodes.formats.jsonl import JsonlFormat
 from zephon_nodes.formats.mds import MdsFormat
 from zephon_nodes.formats.parquet import ParquetFormat
+from zephon_nodes.formats.webdataset import WebDatasetFormat
 from zephon_nodes.storage import StoredFile
 
 _formats: dict[str, Format] = {}
@@ -98,5 +99,5 @@ def gather(fmt: Format, files: Sequence[StoredFile]) -> list[StoredFile]:
 
 
 register_format(ParquetFormat())
-for _format in (JsonlFormat(), MdsFormat()):
+for _format in (JsonlFormat(), MdsFormat(), WebDatasetFormat()):
     register_format(_format)

@@ -1,19 +1,19 @@
 """Decompressed copies of files, for formats that need to jump about in them.
 
-A compressed stream can't be entered in its middle, so random access needs the plain bytes. They are written into the
-cache folder once for each path, size and version, and nothing else is kept in memory.
+A compressed stream can't be entered in its middle, so random access needs the plain bytes: they are made once for each
+path, size and version, into the file's cache (see ``StoredFile.computed``).
 """
 
 from __future__ import annotations
 
-import dataclasses
-import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 
 import pyarrow as pa
 
 from zephon_nodes.errors import ReadError
-from zephon_nodes.storage import StoredFile, read_errors, write_atomically
+from zephon_nodes.storage import StoredFile, read_errors
 
 CODECS = {
     ".gz": "gzip",
@@ -29,36 +29,31 @@ _SNAPPY_MOST = 64  # snappy can't shrink more than about 21 times: a header that
 
 
 def plain(file: StoredFile) -> StoredFile:
-    """The file itself, or a local decompressed copy if the end of its name says that it is compressed.
+    """The file itself, or its decompressed content if the end of its name says that it is compressed.
 
-    A store that tells no version has the copy made each time. Raises ``ReadError`` if it can't be decompressed or there
-    is no room for the copy.
+    A store that tells no version has it decompressed each time. Raises ``ReadError`` if that fails, or if there is no room.
     """
     codec = next((codec for ending, codec in CODECS.items() if file.name.lower().endswith(ending)), None)
-    return file if codec is None else local_copy(file, codec)
+    return file if codec is None else file.computed(".raw", partial(_decompress, codec=codec))
 
 
 def sized(file: StoredFile) -> StoredFile:
-    """The file itself, or a local copy where the store doesn't tell its size, which ranges need."""
-    return file if file.size is not None else local_copy(file)
+    """The file itself, or a copy where the store doesn't tell its size, which ranges need."""
+    return file if file.size is not None else file.computed(".copy", _whole)
 
 
-def local_copy(file: StoredFile, codec: str = "") -> StoredFile:
-    """A local copy of a file, decompressed with ``codec`` ("" for none), made unless it is there."""
-    path = file.derived(".raw", file.size, file.version)
-    if not file.version or not os.path.exists(path):
-        try:
-            write_atomically(path, _decompress(file, codec) if codec else file.blocks(_BLOCK))
-        except ReadError:
-            raise
-        except OSError as error:
-            what = "the decompressed copy" if codec else "the copy"
-            text = f"{file}: can't write {what} {path} ({error}); set index_dir to a folder with room"
-            raise ReadError(text, path=str(file)) from error
-    facts = os.stat(path)
-    return dataclasses.replace(
-        file, path=path, size=facts.st_size, version=str(facts.st_mtime_ns), label=str(file), storage_options={}
-    )
+@contextmanager
+def local_path(file: StoredFile) -> Iterator[str]:
+    """A local path of the file's content, for libraries that want one: where it lies, or a copy that stays meanwhile."""
+    if file.is_local:
+        yield file.path
+        return
+    with (file if file.is_cached else file.computed(".copy", _whole)).held() as local:
+        yield local.path
+
+
+def _whole(file: StoredFile) -> Iterator[bytes]:
+    return file.blocks(_BLOCK)
 
 
 def _decompress(file: StoredFile, codec: str) -> Iterator[bytes]:

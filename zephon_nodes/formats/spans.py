@@ -62,7 +62,7 @@ class SpanShard(Shard):
         """See ``Shard.take``: reads the bytes of these rows only."""
         spans, index = self.spans(), np.asarray(rows, np.int64)
         ranges = list(zip(spans.offsets[index].tolist(), spans.offsets[index + 1].tolist(), strict=True))
-        parts = zip(spans.data.read_ranges(ranges), index.tolist(), strict=True)
+        parts = zip(spans.data.read_ranges(ranges, scattered=True), index.tolist(), strict=True)
         return [decoded(spans.decode, memoryview(part), row) for part, row in parts]
 
     def check_rows(self, rows: int, says: str) -> None:
