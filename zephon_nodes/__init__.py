@@ -3,7 +3,7 @@
 from zephon_nodes.accumulator import Accumulator, Place
 from zephon_nodes.dataset import Dataset
 from zephon_nodes.drops import DropReport
-from zephon_nodes.errors import ClosedError, ConfigError, ReadError, RowError, StateError, ZephonError
+from zephon_nodes.errors import ClosedError, ConfigError, ReadError, RowError, StateError, WorkerError, ZephonError
 from zephon_nodes.formats import register_format
 from zephon_nodes.loader import Loader
 from zephon_nodes.microbatch import Microbatch, Origin
@@ -84,6 +84,7 @@ __all__ = [
     "Tokenize",
     "TokenizeChat",
     "WorkSource",
+    "WorkerError",
     "ZephonError",
     "from_node",
     "merge_states",

@@ -3,6 +3,7 @@
 ConfigError   the settings or the order of nodes are wrong (raised at construction)
 ReadError     a file can't be found, opened or decoded, or isn't what it was (never skipped)
 RowError      one row or record can't be used: broken JSON, a missing field, a function of the user's that raised
+WorkerError   a worker process died, or something can't cross to it or back
 StateError    a state doesn't fit this graph, this recipe or this number of ranks
 ClosedError   something was asked of a loader that has been closed
 """
@@ -47,6 +48,17 @@ class RowError(ZephonError):
     ) -> None:
         super().__init__(message)
         self.node, self.lane, self.origins, self.where = node, lane, origins, where
+
+
+class WorkerError(ZephonError, RuntimeError):
+    """A worker process that was killed, crashed or couldn't be started, or something that can't be sent to it or back.
+
+    Attributes: ``node`` (str), ``origins`` (the pointers of the rows that it was working on).
+    """
+
+    def __init__(self, message: str, *, node: str = "", origins: tuple[Any, ...] = ()) -> None:
+        super().__init__(message)
+        self.node, self.origins = node, origins
 
 
 class StateError(ZephonError, ValueError):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from zephon_nodes.concurrency.cache import SharedCache
+from zephon_nodes.concurrency.tasks import WorkTask
 from zephon_nodes.concurrency.threads import (
     CLOSED,
     Driver,
     InlineDriver,
     MakeEngine,
     ThreadDriver,
-    WorkTask,
     default_parallelism,
     in_worker,
 )

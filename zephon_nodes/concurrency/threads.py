@@ -20,18 +20,21 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from zephon_nodes.counters import Lap, RunCounters
+from zephon_nodes.concurrency.processes import WorkerProcess, pickled_hops
+from zephon_nodes.concurrency.tasks import WorkTask
+from zephon_nodes.counters import RunCounters
 from zephon_nodes.engine import READERS, Engine, Event, Output, Submit
-from zephon_nodes.errors import ClosedError, named
+from zephon_nodes.errors import ClosedError
 from zephon_nodes.plan import Hop, Plan
-from zephon_nodes.stream import Failure, Item
+from zephon_nodes.stream import Failure
 from zephon_nodes.work.base import QUANTUM
 
 MakeEngine: TypeAlias = Callable[[Submit], Engine]
 _STOP = object()
 _JOIN_SECONDS = 3.0
+_GRACE_SECONDS = 1.0
 _TASK_SECONDS = 0.03
 _FIRST_QUANTUM = 8
 CLOSED = "this loader was closed; iterate over it again to start anew"
@@ -43,47 +46,6 @@ class Driver(Protocol):
     def get(self) -> Event: ...
 
     def close(self) -> None: ...
-
-
-class WorkTask:
-    """Work under way: see ``engine.Task``. An exception of the work becomes a ``Failure`` in its place.
-
-    ``seconds``: how long a record took. ``laps``, ``cpu``, ``nbytes``: for the hop's counters, see there.
-    Made and finished by the thread that runs the engine, run by any.
-    """
-
-    __slots__ = ("calls", "cpu", "done", "hop", "items", "laps", "nbytes", "seconds")
-
-    def __init__(self, hop: Hop, calls: Sequence[Any]) -> None:
-        self.hop, self.calls, self.done = hop, calls, False
-        self.items: list[Item] = []
-        self.laps: list[Lap] = []
-        self.seconds = self.cpu = 0.0
-        self.nbytes = 0
-        hop.counters.began()
-
-    def run(self) -> None:
-        begin, cpu = time.perf_counter(), time.thread_time()
-        last = begin
-
-        def lap(records: int) -> None:
-            nonlocal last
-            now = time.perf_counter()
-            self.laps.append(Lap(now - last, records))
-            last = now
-
-        try:
-            self.items = self.hop.run(self.calls, lap)
-        except Exception as error:  # noqa: BLE001 - the trainer sees it, when its turn comes; never a bare StopIteration
-            self.items = [Failure(named(error, "+".join(self.hop.names)))]
-        self.seconds = (time.perf_counter() - begin) / len(self.calls)
-        self.cpu = time.thread_time() - cpu
-        self.calls = ()
-
-    def finish(self) -> None:
-        """The task is done, and counted."""
-        self.done = True
-        self.hop.counters.ended(self.laps, self.cpu, self.nbytes)
 
 
 class InlineDriver:
@@ -127,23 +89,30 @@ class ThreadDriver:
         self._out: SimpleQueue[Any] = SimpleQueue()
         self._pid = os.getpid()
         stopped = threading.Event()
-        pools = {i: ("+".join(hop.names), hop.parallelism) for i, hop in enumerate(plan.hops) if hop.parallelism}
-        if plan.warm is not None:
-            pools[READERS] = (plan.warm.names[0], plan.readers)
-        inboxes: dict[int, SimpleQueue[Any]] = {i: SimpleQueue() for i in pools}
-        workers = [
-            _thread(name, _work, inboxes[i], self._mail, stopped)
-            for i, (name, size) in pools.items()
-            for _ in range(size)
-        ]
+        inboxes: dict[int, SimpleQueue[Any]] = {}
+        workers: list[threading.Thread] = []
+        processes: list[WorkerProcess] = []
+        each: list[SimpleQueue[Any]] = []
+        for pool in _pools(plan):
+            inbox: SimpleQueue[Any] = SimpleQueue()
+            inboxes |= dict.fromkeys(pool.hops, inbox)
+            each += [inbox] * pool.size
+            args = (inbox, self._mail, stopped)
+            if pool.process:
+                functions = pickled_hops(pool.hops.values())
+                made = [WorkerProcess(functions, plan.source.locate) for _ in range(pool.size)]
+                workers += [_thread(pool.name, _work_in_process, process, *args) for process in made]
+                processes += made
+            else:
+                workers += [_thread(pool.name, _work, *args) for _ in range(pool.size)]
         pace = _Pace()
         engine = pace.engine = make_engine(_submitter(inboxes, pace))
         engine.quantum = _FIRST_QUANTUM
         self._counters = plan.counters
         self._counters.begun = time.perf_counter()
         driver = _thread("driver", _drive, engine, pace, plan, self._mail, self._out)
-        each = [inboxes[i] for i, (_, size) in pools.items() for _ in range(size)]
-        self._end = weakref.finalize(self, _end, driver, workers, self._mail, each, self._out, stopped)
+        ends = _Ends(driver, workers, processes, self._mail, each, self._out, stopped)
+        self._end = weakref.finalize(self, _end, ends, self._pid)
         for thread in [driver, *workers]:
             thread.start()
 
@@ -183,6 +152,32 @@ class _Pace:
         self.engine.quantum = max(1, min(2 * self.engine.quantum, QUANTUM, wanted))
 
 
+class _Pool(NamedTuple):
+    """Workers of one kind for the hops of some numbers."""
+
+    name: str
+    hops: dict[int, Hop]
+    size: int
+    process: bool
+
+
+def _pools(plan: Plan) -> list[_Pool]:
+    """A pool for each hop; but hops in processes that weren't given a number share one, so that few have to start."""
+    working = {i: hop for i, hop in enumerate(plan.hops) if hop.parallelism}
+    pools = [
+        _Pool("+".join(hop.names), {i: hop}, hop.parallelism, False)
+        for i, hop in working.items()
+        if hop.runner == "thread"
+    ]
+    if plan.warm is not None:
+        pools.append(_Pool(plan.warm.names[0], {READERS: plan.warm}, plan.readers, False))
+    shared: dict[int, dict[int, Hop]] = {}
+    for i, hop in working.items():
+        if hop.runner == "process":
+            shared.setdefault(i if hop.explicit else -1, {})[i] = hop
+    return pools + [_Pool("processes", hops, next(iter(hops.values())).parallelism, True) for hops in shared.values()]
+
+
 def _submitter(inboxes: Mapping[int, SimpleQueue[Any]], pace: _Pace) -> Submit:
     def submit(i: int, hop: Hop, calls: Sequence[Any]) -> WorkTask:
         task = WorkTask(hop, calls)
@@ -211,6 +206,19 @@ def _work(inbox: SimpleQueue[Any], mail: SimpleQueue[Any], stopped: threading.Ev
             mail.put(task)
 
 
+def _work_in_process(
+    process: WorkerProcess, inbox: SimpleQueue[Any], mail: SimpleQueue[Any], stopped: threading.Event
+) -> None:
+    try:
+        with process:
+            while (task := inbox.get()) is not _STOP:
+                if not stopped.is_set():
+                    process.run(task)
+                    mail.put(task)
+    except BaseException as error:  # noqa: BLE001 - a process that died: the run can't go on without it
+        mail.put(_Crash(error))
+
+
 def _drive(engine: Engine, pace: _Pace, plan: Plan, mail: SimpleQueue[Any], out: SimpleQueue[Any]) -> None:
     counters = plan.counters
     try:
@@ -222,6 +230,9 @@ def _drive(engine: Engine, pace: _Pace, plan: Plan, mail: SimpleQueue[Any], out:
                 message = _waited_for(mail, counters)
                 moved = True
                 if message is _STOP:
+                    return
+                if isinstance(message, _Crash):
+                    out.put(message)
                     return
                 if isinstance(message, WorkTask):
                     message.finish()
@@ -240,22 +251,34 @@ def _waited_for(mail: SimpleQueue[Any], counters: RunCounters) -> Any:
     return message
 
 
-def _end(
-    driver: threading.Thread,
-    workers: Sequence[threading.Thread],
-    mail: SimpleQueue[Any],
-    inboxes: Sequence[SimpleQueue[Any]],
-    out: SimpleQueue[Any],
-    stopped: threading.Event,
-) -> None:
-    stopped.set()
-    mail.put(_STOP)
-    out.put(_Crash(ClosedError(CLOSED)))  # first: whoever waits in ``get`` needn't wait for user code
-    deadline = time.monotonic() + _JOIN_SECONDS
-    _join(driver, deadline)
-    for inbox in inboxes:
+class _Ends(NamedTuple):
+    """What there is to end."""
+
+    driver: threading.Thread
+    workers: Sequence[threading.Thread]
+    processes: Sequence[WorkerProcess]
+    mail: SimpleQueue[Any]
+    inboxes: Sequence[SimpleQueue[Any]]
+    out: SimpleQueue[Any]
+    stopped: threading.Event
+
+
+def _end(ends: _Ends, pid: int) -> None:
+    if os.getpid() != pid:
+        return  # a forked copy of the trainer has neither the threads nor the right to end the processes
+    ends.stopped.set()
+    ends.mail.put(_STOP)
+    ends.out.put(_Crash(ClosedError(CLOSED)))  # first: whoever waits in ``get`` needn't wait for user code
+    for inbox in ends.inboxes:
         inbox.put(_STOP)
-    for worker in workers:
+    deadline = time.monotonic() + _JOIN_SECONDS
+    _join(ends.driver, deadline)
+    if ends.processes:
+        for worker in ends.workers:
+            _join(worker, deadline - _JOIN_SECONDS + _GRACE_SECONDS)
+        for process in ends.processes:
+            process.kill()
+    for worker in ends.workers:
         _join(worker, deadline)
 
 

@@ -1,0 +1,259 @@
+"""Worker processes, each served by one thread of the driver.
+
+The thread starts its process, hands it tasks, and waits for the answer and for the process's death at once. So whatever
+happens to a process comes out of ``run``, and the driver's logic needn't know of processes at all. The kernel kills a
+process when its thread ends, so also when the trainer is killed.
+
+A process is spawned (``boot``), never forked: the trainer has threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from multiprocessing import spawn
+from pathlib import Path
+from typing import Any
+
+from zephon_nodes.concurrency.child import Functions, Work
+from zephon_nodes.concurrency.pickling import dumps_functions, placed
+from zephon_nodes.concurrency.tasks import WorkTask
+from zephon_nodes.concurrency.transport import Channel
+from zephon_nodes.counters import HopCounters
+from zephon_nodes.errors import ConfigError, WorkerError
+from zephon_nodes.plan import Counted, Hop
+from zephon_nodes.stream import Failure, Pointer, Record
+
+Locate = Callable[[tuple[Pointer, ...]], str]
+_BOOT = Path(__file__).with_name("boot.py")
+_GRACE_SECONDS = 1.0
+
+
+def pickled_hops(hops: Iterable[Hop]) -> dict[str, bytes]:
+    """What worker processes need of some hops, by the names of their nodes. Raises ``WorkerError`` naming the node whose function can't be pickled."""
+    if not hasattr(os, "posix_spawn") or not hasattr(socket, "send_fds"):
+        raise ConfigError('worker processes need a POSIX system; pass runner="thread"')
+    return {"+".join(hop.names): _pickled(hop) for hop in hops}
+
+
+def _pickled(hop: Hop) -> bytes:
+    bare = replace(hop, accumulator=_in_driver if hop.accumulator else None, failed=None, counters=HopCounters())
+    try:
+        return dumps_functions(bare)
+    except Exception as error:
+        own = [hop.read or hop.call] if hop.read or hop.accumulator else []
+        for name, function in zip(hop.names, [*own, *hop.each], strict=True):
+            _check(name, function)
+        raise _unpicklable("+".join(hop.names), error) from error
+
+
+def _check(name: str, function: Any) -> None:
+    try:
+        dumps_functions(function)
+    except Exception as error:
+        raise _unpicklable(name, error) from error
+
+
+def _unpicklable(name: str, error: Exception) -> WorkerError:
+    return WorkerError(
+        f"{name}: its function can't be sent to a worker process: {type(error).__name__}: {error}; make what it can't take "
+        'along inside the function, or pass runner="thread"',
+        node=name,
+    )
+
+
+def _in_driver(place: Any) -> Any:
+    """Stands for the accumulator of a hop, in a worker process."""
+    raise NotImplementedError("accumulators run in the driver")
+
+
+class WorkerProcess:
+    """One process. ``hops``: of ``pickled_hops``. ``locate``: where rows lie, for errors.
+
+    A context of the thread that serves it: entering starts it, leaving ends it, if need be by force.
+    """
+
+    def __init__(self, hops: Mapping[str, bytes], locate: Locate) -> None:
+        self._hops, self._locate = dict(hops), locate
+        self._pid, self._pidfd = 0, -1
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> WorkerProcess:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._pid = _spawned(theirs.fileno())
+            except OSError as error:
+                ours.close()
+                raise WorkerError(f"a worker process can't be started: {error}") from error
+        if hasattr(os, "pidfd_open"):
+            self._pidfd = os.pidfd_open(self._pid)
+        self._poll = select.poll()
+        self._poll.register(ours, select.POLLIN)
+        if self._pidfd >= 0:
+            self._poll.register(self._pidfd, select.POLLIN)
+        self._channel = Channel(ours, self._wait)
+        try:
+            path = json.dumps(sys.path).encode()
+            ours.sendall(len(path).to_bytes(4, "big") + path)
+            self._channel.send(Functions(self._hops))
+        except (EOFError, ConnectionError):
+            pass  # said by the first task, with what it was
+        self._hops.clear()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._channel.close()
+        if self._pid:
+            if not self._ended_within(_GRACE_SECONDS):
+                self.kill()
+            self._reap()
+
+    def run(self, task: WorkTask) -> None:
+        """Has a task done. Raises ``WorkerError`` if the process dies of it."""
+        channel, names = self._channel, "+".join(task.hop.names)
+        before = channel.nbytes
+        try:
+            channel.send(Work(names, task.calls))
+            done = channel.receive()
+        except EOFError:
+            raise self._death(names, task.calls) from None
+        except Exception as error:  # noqa: BLE001 - whatever pickling somebody's object does
+            out = WorkerError(
+                f"{names}: records, or results, can't cross to or from its worker process: {type(error).__name__}: {error}; "
+                f'they are {self._locate(rows_of(task.calls))}; pass runner="thread"',
+                node=names,
+                origins=rows_of(task.calls),
+            )
+            out.__cause__ = error
+            task.items, task.calls = [Failure(out)], ()
+            return
+        task.items, task.laps = done.items, done.laps
+        task.seconds, task.cpu, task.nbytes = done.seconds, done.cpu, channel.nbytes - before
+        for item in task.items:
+            if type(item) is Failure:
+                self._complete(item.error, names, task.calls)
+        task.calls = ()
+
+    def _complete(self, error: BaseException, names: str, calls: Sequence[Any]) -> None:
+        """Adds to an error what the process can't know."""
+        placed(error, self._locate)
+        if isinstance(error, WorkerError) and not error.node:
+            error.node, error.origins = names, error.origins or rows_of(calls)
+            error.args = (f"{error.args[0]}; it was working on {self._locate(error.origins)}",)
+
+    def kill(self) -> None:
+        """Ends the process by force, from any thread."""
+        with self._lock:
+            if self._pid and self._pidfd >= 0:
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            elif self._pid:
+                os.kill(self._pid, signal.SIGKILL)
+
+    # waiting
+
+    def _wait(self) -> None:
+        """Until the process has said something, or has ended without a word."""
+        ready = {fd for fd, _ in self._poll.poll()}
+        if ready == {self._pidfd}:
+            raise EOFError
+
+    def _ended_within(self, seconds: float) -> bool:
+        if self._pidfd < 0:
+            return _ended(self._pid, seconds)
+        ended = select.poll()
+        ended.register(self._pidfd, select.POLLIN)
+        return bool(ended.poll(seconds * 1000))
+
+    def _reap(self) -> int | None:
+        """The exit code, or None if somebody else has waited for the process."""
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
+        with self._lock:
+            pid, self._pid = self._pid, 0
+            if self._pidfd >= 0:
+                os.close(self._pidfd)
+                self._pidfd = -1
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if pid else None
+        except ChildProcessError:
+            return None
+
+    def _death(self, names: str, calls: Sequence[Any]) -> WorkerError:
+        pid, how = self._pid, "closed its connection"
+        if self._ended_within(_GRACE_SECONDS):
+            how = _told(self._reap())
+        rows = rows_of(calls)
+        return WorkerError(
+            f"{names}: its worker process {pid} {how} while it worked on {self._locate(rows)}", node=names, origins=rows
+        )
+
+
+def _spawned(fd: int) -> int:
+    """A new process, with the socket of ``fd``. SIGINT, which the terminal sends to all, waits until it is ignored."""
+    target = 3 if fd != 3 else 4
+    program = [spawn.get_executable(), *_flags(), str(_BOOT), str(target), str(os.getpid())]
+    actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, fd, target)]
+    return os.posix_spawn(program[0], program, os.environ, file_actions=actions, setsigmask=[signal.SIGINT])
+
+
+def _flags() -> list[str]:
+    """This interpreter's own options, as multiprocessing passes them on."""
+    import subprocess
+
+    return list(subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]
+
+
+def _ended(pid: int, seconds: float) -> bool:
+    """Where the kernel has no pidfd: asks now and then."""
+    import time
+
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
+                return True
+        except ChildProcessError:
+            return True
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+
+
+def _told(code: int | None) -> str:
+    if code is None:
+        return "ended"
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was killed by {name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
+
+
+def rows_of(calls: Any) -> tuple[Pointer, ...]:
+    """The rows that calls of any node are about."""
+    return tuple(_rows(calls))
+
+
+def _rows(call: Any) -> Iterator[Pointer]:
+    if isinstance(call, Pointer):
+        yield call
+    elif isinstance(call, Record):
+        yield from call.origins
+    elif isinstance(call, Counted):
+        yield from _rows(call.call)
+    elif hasattr(call, "doc"):
+        yield from _rows(call.doc)
+    elif isinstance(call, Sequence) and not isinstance(call, (str, bytes)):
+        for one in call:
+            yield from _rows(one)
