@@ -27,7 +27,7 @@ def test_the_demo_shows_a_batch_throughput_and_the_proof(few_texts, capsys, tmp_
     out = capsys.readouterr().out
     assert "100 source files as Parquet" in out
     assert re.search(r"input_ids +\(2, 128\)", out) and "labels" in out
-    assert re.search(r"row 0: .* documents, the first from row \d+ of \S+\.(parquet|jsonl)", out)
+    assert re.search(r"row 0: .* documents, the last from row \d+ of \S+\.(parquet|jsonl)", out)
     assert re.search(r"[1-9][\d,]* trained tokens/s", out)
     assert re.search(r"A checkpoint of 4 lanes: [1-9]\d\d bytes", out)
     assert "4 global batches are equal everywhere" in out
