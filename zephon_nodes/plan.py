@@ -147,15 +147,17 @@ def compile_graph(
     for node, setup in zip(nodes, setups, strict=True):
         _add(hops, node, setup, parallelism, runs_in)
     counting = next((i for i, node in enumerate(nodes) if node.counts), len(nodes))
+    counted = counting < len(nodes)
+    behind = all(n.one_to_one(s) for n, s in zip(nodes[counting + 1 :], setups[counting + 1 :], strict=True))
     readers = (nodes[0].parallelism or parallelism) if parallelism else 0
     warm = getattr(hops[0].read, "warm", None) if readers and hops[0].runner == "thread" else None
     return Plan(
         source=source,
         hops=hops,
-        counted=counting < len(nodes),
+        counted=counted,
         skips_unread=all(n.one_to_one(s) for n, s in zip(nodes[:counting], setups[:counting], strict=True)),
         rounds=nodes[-1].rounds,
-        records_a_round=nodes[counting].fixed_size if counting < len(nodes) else 1,
+        records_a_round=(nodes[counting].fixed_size if counted else 1) if behind else None,
         readers=readers if warm else 0,
         warm=Hop(["fetch ahead"], readers, True, read=warm) if warm else None,
     )

@@ -8,7 +8,7 @@ The state is what ``next`` has returned. It is changed by the last act of ``next
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from zephon_nodes.engine import Engine, LaneEnd, LaneFailure, Limits, Output, St
 from zephon_nodes.errors import ClosedError, ConfigError, RowError
 from zephon_nodes.estimation import Estimate, measure
 from zephon_nodes.graph import Graph
-from zephon_nodes.lanes import Agree, AtEnd, Blank, Rounds, owned_lanes
+from zephon_nodes.lanes import Agree, AtEnd, Blank, Rounds, check_grad_accum, owned_lanes
 from zephon_nodes.node import Node
 from zephon_nodes.options import Options
 from zephon_nodes.plan import Plan
@@ -41,13 +41,19 @@ class _Books(NamedTuple):
 
 
 class Session:
-    """The graph that ends in ``root``, run by ``options``. Opens the datasets to count rows; starts no thread yet."""
+    """The graph that ends in ``root``, run by ``options``. Opens the datasets to count rows; starts no thread yet.
 
-    def __init__(self, root: Node, options: Options) -> None:
+    ``share``: the lanes of the rank that are run here, by default all of them.
+    """
+
+    def __init__(self, root: Node, options: Options, share: Sequence[int] | None = None) -> None:
         self.root = root = root.detached()
         self.graph = Graph(root, options.on_error)
-        rank, self._world, self._options = options.in_world()
-        self._owned = owned_lanes(root.work_source.num_lanes, rank, self._world)
+        self.world, self._options = options.in_world()
+        self._world, num_lanes = self.world.size, root.work_source.num_lanes
+        self._owned: Sequence[int] = owned_lanes(num_lanes, self.world.rank, self._world)
+        check_grad_accum(num_lanes, self._world, options.grad_accum)
+        self._owned = self._owned if share is None else share
         self._agree, self._at_end = self._ending()
         self._set_source(root.work_source)
         self.estimates: dict[str, Estimate] = {}
@@ -110,8 +116,15 @@ class Session:
         """The next output. Raises StopIteration at the end of the epoch, and what went wrong, in its place."""
         if self._over is not None:
             raise self._over
+        payload = None
+        while payload is None:
+            payload = self._guarded_turn()
+        return payload
+
+    def _guarded_turn(self) -> Any:
+        """One turn. What goes wrong in it is raised again by every further one."""
         try:
-            return self._next()
+            return self._turn()
         except BaseException as error:
             self._stop()
             self._over = (
@@ -120,42 +133,61 @@ class Session:
             raise
 
     def skip(self, rounds: int) -> None:
-        """Goes on ``rounds`` rounds without handing them out; see ``Loader.skip``."""
-        live = self._driver is not None
-        if not live:
-            self.restart()
-        before = {lane: [at.span, at.taken] for lane, at in self._lanes.items()}
-        if not self._jump(rounds):
-            self._throw_away(rounds * len(self._owned))
-            for lane, at in self._lanes.items():
-                skipped = [*before[lane], at.span, at.taken]
-                self._lanes[lane] = replace(at, skips=[*at.skips, skipped])
-        for lane, at in self._lanes.items():
-            self.drops.skipped(lane, at.skips[-1])
-        if not live:
-            self.close()
-            self._start, self._read, self._resumed = self._books.copied(), False, True
-
-    def _throw_away(self, outputs: int) -> None:
+        """Goes on ``rounds`` rounds from where the state is, without handing them out; see ``Loader.skip``."""
+        if isinstance(self._over, StopIteration) and self._read:
+            self._next_epoch()
+        over, running, self._over = self._over, self._driver is not None, None
         try:
-            for _ in range(outputs):
-                self.next()
+            if not self._jump(rounds):
+                self._work_through(rounds)
+        finally:
+            if not running:
+                self._start, self._read, self._resumed = self._books.copied(), False, True
+            if over is not None:  # an iterator that is through stays so
+                self._stop()
+                self._over = over
+
+    def _work_through(self, rounds: int) -> None:
+        """Throws away what each lane gives until it has given ``rounds`` outputs more or is at its end."""
+        epoch, begun = -1, dict(self._lanes)
+        try:
+            while epoch != self.epoch or self._before(begun, rounds):
+                if epoch != self.epoch:  # it has begun, or the one before had nothing left
+                    epoch, begun = self.epoch, dict(self._lanes)
+                self._guarded_turn()
         except StopIteration:  # the epoch is over: there is nothing more to skip
-            return
+            pass
+        finally:
+            for lane, at in self._lanes.items():
+                skipped = [begun[lane].span, begun[lane].taken, at.span, at.taken]
+                self._lanes[lane] = replace(at, skips=[*at.skips, skipped])
+                self.drops.skipped(lane, skipped)
+
+    def _before(self, begun: Mapping[int, LaneState], rounds: int) -> bool:
+        """Whether a lane has still to give some of its ``rounds``."""
+        lanes = self._lanes.items()
+        return any(
+            at.rounds < begun[lane].rounds + rounds for lane, at in lanes if self._at_end == "pad" or not at.ended
+        )
 
     def _jump(self, rounds: int) -> bool:
-        """Skips by arithmetic where every node gives one record for one; False where that isn't so."""
+        """Skips by arithmetic where every node gives one record for one; False where that isn't so on every rank."""
         plan = self.graph.plan(self._source, 1, 0)
-        size = plan.records_a_round
+        size, most = plan.records_a_round, plan.rounds
         if not plan.skips_unread or size is None:
             return False
-        self._measure()
+        self.measure()
         moved = {lane: jumped(self._source, lane, self.epoch, at, rounds * size) for lane, at in self._lanes.items()}
-        lanes = {lane: at for lane, at in moved.items() if at is not None}
-        if len(lanes) < len(moved):
+        lanes = {lane: replace(at, rounds=at.rounds + rounds) for lane, at in moved.items() if at is not None}
+        can = len(lanes) == len(moved) and all(most is None or at.rounds <= most for at in lanes.values())
+        if self._at_end != "ragged":
+            can = bool(self._agree(int(can), False))
+        if not can:
             return False
         self._stop()
-        self._books = _Books(self.epoch, {lane: replace(at, rounds=at.rounds + rounds) for lane, at in lanes.items()})
+        self._books = _Books(self.epoch, lanes)
+        for lane, at in lanes.items():
+            self.drops.skipped(lane, at.skips[-1])
         return True
 
     def state(self) -> dict[str, Any]:
@@ -183,25 +215,26 @@ class Session:
 
     # one step
 
-    def _next(self) -> Any:
-        while True:
-            self._check_open()
-            rounds = self._rounds or self._begin()
-            turn = rounds.next()
-            if turn is None:
-                if not self._rolls_over():
-                    self._finish(rounds)
-                    raise StopIteration
-                self._stop()
-                self._next_epoch()
-            elif isinstance(turn, Output):
-                return self._deliver(turn)
-            elif isinstance(turn, Blank):
-                return self._deliver_blank(turn.lane)
-            elif isinstance(turn, LaneEnd):
-                self._end_lane(turn)
-            else:
-                raise _in_lane(turn)
+    def _turn(self) -> Any:
+        """The output of a turn, None if it had none: a lane came to its end, or an epoch of which nothing was left."""
+        self._check_open()
+        rounds = self._rounds or self._begin()
+        turn = rounds.next()
+        if turn is None:
+            if not self._rolls_over():
+                self._finish(rounds)
+                raise StopIteration
+            self._stop()
+            self._next_epoch()
+        elif isinstance(turn, Output):
+            return self._deliver(turn)
+        elif isinstance(turn, Blank):
+            return self._deliver_blank(turn.lane)
+        elif isinstance(turn, LaneEnd):
+            self._end_lane(turn)
+        else:
+            raise _in_lane(turn)
+        return None
 
     def _rolls_over(self) -> bool:
         """A state saved after an epoch's last output: nothing is left of it, so the next epoch is what comes."""
@@ -216,7 +249,7 @@ class Session:
 
     def _begin(self) -> Rounds:
         options = self._options
-        self._measure()
+        self.measure()
         live = {lane: at.start() for lane, at in self._lanes.items() if not at.ended}
         self.plan = plan = self.graph.plan(self._source, len(self._owned), options.threads, options.workers)
         self.tally.began(plan.counters)
@@ -232,13 +265,13 @@ class Session:
         self._rounds = Rounds(given, ended, self._at_end, self._driver.get, self._agree)
         return self._rounds
 
-    def _measure(self) -> None:
+    def measure(self) -> None:
         """Tokens per row of datasets that the mixture needs them of: once for all ranks, never on a resume."""
         unknown, estimation = self._source.unmeasured(), self._source.token_estimation
         if not unknown or estimation is None:
             return
         plan = self.graph.plan_to_tokens(self._source, self._options.threads)
-        self.estimates = from_rank_0(lambda: measure(plan, unknown, estimation), self._world)
+        self.estimates = from_rank_0(lambda: measure(plan, unknown, estimation), self.world)
         self._set_source(self._source.measured({name: found.tokens_per_row for name, found in self.estimates.items()}))
 
     def _deliver(self, output: Output) -> Any:
@@ -318,7 +351,7 @@ class Session:
         options, source = self._options, self.root.work_source
         if source.endless:
             return _alone, "ragged"
-        agree = options.agree or (_alone if self._world == 1 else world_agreement(self._world))
+        agree = options.agree or (_alone if self._world == 1 else world_agreement(self.world))
         if options.at_end in ("pad", "drop") and agree is None:
             raise ConfigError(
                 f"at_end={options.at_end!r} needs ranks to agree on the end, but torch.distributed isn't initialised with "
@@ -327,7 +360,7 @@ class Session:
         if options.at_end is None and agree is None and initialised():
             raise ConfigError(
                 f"world_size={self._world} isn't that of torch.distributed, so these ranks can't agree on the end of finite data "
-                "and could wait for each other for ever; pass agree=..., at_end='ragged', or an endless source (passes=None)"
+                "and could wait for each other for ever; pass mesh=..., agree=..., at_end='ragged', or an endless source (passes=None)"
             )
         pads = options.at_end == "pad" or (options.at_end is None and agree is not None and self._world > 1)
         can_blank = pads and self.root.blank() is not None
