@@ -2,9 +2,14 @@
 
 from zephon_nodes.accumulator import Accumulator, Place
 from zephon_nodes.dataset import Dataset
+from zephon_nodes.distributed import gather_state
 from zephon_nodes.drops import DropReport
 from zephon_nodes.errors import ClosedError, ConfigError, ReadError, RowError, StateError, WorkerError, ZephonError
+from zephon_nodes.explore.show import show
+from zephon_nodes.explore.states import diff, inspect_state
 from zephon_nodes.formats import register_format
+from zephon_nodes.global_batch import GlobalBatchPlan, GlobalBatchSetting, global_batch_plan
+from zephon_nodes.integrations.stateful_dataloader import LaneDataset, as_dataset, lane_state
 from zephon_nodes.loader import Loader
 from zephon_nodes.microbatch import Microbatch, Origin
 from zephon_nodes.node import Node
@@ -54,7 +59,10 @@ __all__ = [
     "FillInTheMiddle",
     "Filter",
     "FlatMap",
+    "GlobalBatchPlan",
+    "GlobalBatchSetting",
     "GroupByLength",
+    "LaneDataset",
     "Loader",
     "Map",
     "MapBatch",
@@ -86,9 +94,16 @@ __all__ = [
     "WorkSource",
     "WorkerError",
     "ZephonError",
+    "as_dataset",
+    "diff",
     "from_node",
+    "gather_state",
+    "global_batch_plan",
+    "inspect_state",
+    "lane_state",
     "merge_states",
     "pointer",
     "register_format",
+    "show",
     "skip_spans",
 ]

@@ -1,4 +1,4 @@
-"""python -m zephon_nodes demo | verify FILE.py:make_pipeline --worlds 1,2,4 --steps 20"""
+"""python -m zephon_nodes demo | verify FILE.py:make_pipeline --worlds 1,2,4 --steps 20 | inspect STATE_OR_DATASET"""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     check.add_argument("--worlds", type=_numbers, default=[1, 2, 4], help="world sizes, for example 1,2,4")
     check.add_argument("--steps", type=int, default=20, help="rounds: one output of every lane each")
+    look = commands.add_parser("inspect", help="what a saved state or a dataset holds")
+    look.add_argument(
+        "path", metavar="STATE_OR_DATASET", help="a state (JSON or torch.save), or a file, folder, glob or URL of data"
+    )
     given = parser.parse_args(arguments)
     try:
         return _run(given)
@@ -35,6 +39,11 @@ def _run(given: argparse.Namespace) -> int:
         from zephon_nodes.demo import demo
 
         return 0 if demo(given.folder, given.seconds) else 1
+    if given.command == "inspect":
+        from zephon_nodes.explore.inspecting import inspect
+
+        print(inspect(given.path))
+        return 0
     from zephon_nodes.verify import load_function, verify
 
     return 0 if verify(load_function(given.function), given.worlds, given.steps) else 1

@@ -10,6 +10,7 @@ from torchdata.nodes import BaseNode
 
 from zephon_nodes.describe import describe
 from zephon_nodes.errors import ConfigError
+from zephon_nodes.integrations.stateful_dataloader import LaneDataset
 from zephon_nodes.loader import Loader
 from zephon_nodes.node import Node
 from zephon_nodes.ops.batch import Batch
@@ -203,6 +204,10 @@ class Pipeline:
             self._loader = Loader(self.node, **self._options)
         return self._loader
 
+    def as_dataset(self, function: Callable[[Any], Any] | None = None) -> LaneDataset:
+        """The same graph and options for torchdata's StatefulDataLoader or torch's DataLoader; see ``LaneDataset``."""
+        return LaneDataset(self.node, function, **self._options)
+
     def __iter__(self) -> Iterator[Any]:
         return iter(self.loader)
 
@@ -221,6 +226,12 @@ class Pipeline:
         from zephon_nodes.explore.peek import peek
 
         return peek(self.node, n, at, options_of(self._options).on_error)
+
+    def show(self, batch: Any = None, *, figure: bool = False, rows: int = 8) -> Any:
+        """A batch drawn, texts decoded by this graph's tokenizer; see ``show``. ``batch``: by default the first of an epoch."""
+        from zephon_nodes.explore.show import show
+
+        return show(self.peek(1)[0] if batch is None else batch, self, figure=figure, rows=rows)
 
     def profile(self, seconds: float | None = 10.0, wanted: float | None = None) -> Profile:
         """Where the time goes: for each node, records a second and seconds of work; for each pool of workers, how busy it
@@ -299,7 +310,8 @@ class Pipeline:
         """The graph as a drawing, which a notebook shows."""
         from zephon_nodes.explore.drawing import draw
 
-        return draw(self.node, options_of(self._options).threads, self._run)
+        options = options_of(self._options)
+        return draw(self.node, options.threads, self._run, options.workers)
 
     @property
     def _run(self) -> Plan | None:

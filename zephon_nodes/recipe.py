@@ -40,13 +40,14 @@ def recipe_hash(recipe: str) -> str:
 
 def differences(saved: Any, current: Any) -> list[str]:
     """A line for every setting that differs: its path, the saved value and the current one."""
+    return [f"{path}: {before} -> {after}" for path, before, after in changes(saved, current)]
+
+
+def changes(saved: Any, current: Any) -> list[tuple[str, str, str]]:
+    """(path, saved value, current value) of every setting that differs, values as JSON or "(absent)"."""
     old, new = dict(_flat("", saved)), dict(_flat("", current))
-    lines = []
-    for path in sorted(old.keys() | new.keys()):
-        before, after = old.get(path, "(absent)"), new.get(path, "(absent)")
-        if before != after:
-            lines.append(f"{path}: {before} -> {after}")
-    return lines
+    both = [(path, old.get(path, "(absent)"), new.get(path, "(absent)")) for path in sorted(old.keys() | new.keys())]
+    return [(path, before, after) for path, before, after in both if before != after]
 
 
 def _flat(path: str, value: Any) -> list[tuple[str, str]]:

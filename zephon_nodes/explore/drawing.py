@@ -14,7 +14,7 @@ from typing import NamedTuple
 from zephon_nodes.describe import Described, described
 from zephon_nodes.explore.grid import escape, plain
 from zephon_nodes.node import Node
-from zephon_nodes.plan import Plan
+from zephon_nodes.plan import Plan, Workers
 
 WIDTH, MARGIN, INSET, GAP = 760, 14, 12, 22
 LINE, LETTER, _PAUSE = 15, 6.7, 5
@@ -34,9 +34,9 @@ class _Box(NamedTuple):
     bar: str
 
 
-def draw(root: Node, parallelism: int, run: Plan | None = None) -> str:
-    """The graph that ends in ``root``. ``parallelism``, ``run``: as of ``describe``."""
-    head, nodes = described(root, parallelism, run)
+def draw(root: Node, parallelism: int, run: Plan | None = None, runs_in: Workers = "thread") -> str:
+    """The graph that ends in ``root``. The rest as of ``describe``."""
+    head, nodes = described(root, parallelism, run, runs_in)
     boxes = [_Box(list(_source_lines(head)), _SOFT)]
     for number, group in itertools.groupby(nodes, key=lambda node: node.hop):
         boxes.append(_hop(list(group), number))
