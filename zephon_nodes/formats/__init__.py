@@ -7,6 +7,7 @@ from typing import cast
 
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.formats.base import Format
+from zephon_nodes.formats.images import ImagesFormat
 from zephon_nodes.formats.jsonl import JsonlFormat
 from zephon_nodes.formats.mds import MdsFormat
 from zephon_nodes.formats.parquet import ParquetFormat
@@ -99,5 +100,5 @@ def gather(fmt: Format, files: Sequence[StoredFile]) -> list[StoredFile]:
 
 
 register_format(ParquetFormat())
-for _format in (JsonlFormat(), MdsFormat(), WebDatasetFormat()):
+for _format in (JsonlFormat(), MdsFormat(), WebDatasetFormat(), ImagesFormat()):
     register_format(_format)
