@@ -35,7 +35,14 @@ def test_a_node_that_holds_begins_a_hop_and_what_follows_fuses_to_it():
 
 
 def test_cheap_nodes_are_run_by_the_driver_alone():
-    assert hops(PIPE.pack_flat(8).shuffle(4).batch(2)) == [("read", 4), ("pack_flat", 0), ("shuffle", 0), ("batch", 0)]
+    assert hops(PIPE.pack_flat(8).shuffle(4).batch(2)) == [("read", 0), ("pack_flat", 0), ("shuffle", 0), ("batch", 0)]
+
+
+def test_rows_that_are_fetched_one_by_one_are_fetched_by_threads():
+    """Nothing is fetched ahead of them."""
+    pipeline = Pipeline(source(shuffle="global"))
+    assert hops(pipeline.pack_flat(8)) == [("read", 4), ("pack_flat", 0)]
+    assert hops(pipeline.map(same, parallelism=0)) == [("read", 4), ("map", 0)]
 
 
 @pytest.mark.parametrize("first", [None, 1, 2, 3])
@@ -59,9 +66,9 @@ def test_the_inline_runner_has_no_threads_at_all():
 
 
 def test_work_that_is_to_run_in_the_driver_does_not_take_its_neighbours_along():
-    """A cheap function in the driver's thread is no reason to decode files or to tokenize there, one after the other."""
-    assert hops(PIPE.map(same, parallelism=0)) == [("read", 4), ("map", 0)]
-    assert hops(PIPE.map(same, parallelism=0).map(same)) == [("read", 4), ("map", 0), ("map_2", 4)]
+    """A cheap function in the driver's thread is no reason to tokenize there, one document after the other."""
+    assert hops(PIPE.map(same, parallelism=0)) == [("read+map", 0)]
+    assert hops(PIPE.map(same, parallelism=0).map(same)) == [("read+map", 0), ("map_2", 4)]
 
 
 def test_describe_says_which_threads_run_what():

@@ -132,8 +132,11 @@ class _Lane:
 
     def counted(self, calls: Iterable[Any]) -> list[Any]:
         """Calls with the cuts that their outputs will carry."""
-        before = self.cut._replace(taken=self.ordinal - 1)
-        return [Counted(before, call.call) if isinstance(call, Before) else Counted(self.cut, call) for call in calls]
+        cut = self.cut
+        return [
+            Counted(cut._replace(taken=cut.taken - 1), call.call) if type(call) is Before else Counted(cut, call)
+            for call in calls
+        ]
 
     def leave_out(self, drop: Drop) -> None:
         """Keeps a drop for the next output; past a number of them, only how many there were of its kind."""

@@ -280,11 +280,13 @@ class Session:
                 f"{self.graph.names[-1]} gave None, which torchdata's Loader takes for the end of data; "
                 "use filter to leave records out, or wrap None in a dict"
             )
-        was = self._lanes[output.lane]
-        failed, cut = self._count(output.drops), output.cut
-        self.tally.add(output.payload, output.origins, self._target(cut.span))
-        after = replace(was, span=cut.span, taken=cut.taken, token=cut.token, rounds=was.rounds + 1)
-        self._publish(output.lane, replace(after, dropped=was.dropped + _sum(output.drops), failed=was.failed + failed))
+        was, (span, taken, token) = self._lanes[output.lane], output.cut
+        self.tally.add(output.payload, output.origins, self._target(span))
+        after = replace(was, span=span, taken=taken, token=token, rounds=was.rounds + 1)
+        if output.drops:
+            failed = self._count(output.drops)
+            after = replace(after, dropped=was.dropped + _sum(output.drops), failed=was.failed + failed)
+        self._publish(output.lane, after)
         return output.payload
 
     def _target(self, span: int) -> dict[str, float] | None:
