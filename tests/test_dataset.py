@@ -324,7 +324,7 @@ def test_index_dir_says_where_indexes_and_copies_lie(tmp_path, monkeypatch):
     (data / "b.jsonl.gz").write_bytes(gzip.compress(b'{"n": 2}'))
     for index_dir, folder in ((None, tmp_path / "home/.cache/zephon_nodes/index"), (tmp_path / "x", tmp_path / "x")):
         assert list(Dataset.from_path("d", data, index_dir=index_dir)) == [{"n": 1}, {"n": 2}]
-        assert sorted(path.suffix for path in folder.iterdir()) == [".lines", ".lines", ".raw"]
+        assert sorted(path.suffix or path.name for path in folder.iterdir()) == [".lines", ".lines", "copies"]
     assert len(list(data.iterdir())) == 2
     for _ in range(2):
         assert list(Dataset.from_path("d", data, index_dir="beside")) == [{"n": 1}, {"n": 2}]

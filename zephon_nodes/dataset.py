@@ -214,6 +214,25 @@ class Dataset:
         """The shard of a number."""
         return self._open().shards[index]
 
+    @property
+    def bytes_ahead(self) -> int:
+        """How many bytes of its files each process copies into the cache before they are needed; 0 for none."""
+        return max((file.cache.ahead_bytes or 0 for file in self._files if file.cache and file.is_cached), default=0)
+
+    def prefetched_bytes(self, random_access: bool) -> I64:
+        """int64, bytes that ``prefetch`` of each shard brings; 0 where it would bring none, or none that are worth it."""
+        shards = self._open().shards
+        worth = [
+            file.is_cached and shard.whole and (file.fits or not random_access)
+            for file, shard in zip(self._files, shards, strict=True)
+        ]
+        sizes = [(file.size or 0) * wanted for file, wanted in zip(self._files, worth, strict=True)]
+        return np.array(sizes, np.int64)
+
+    def prefetch(self, shard: int, cancelled: Callable[[], bool]) -> bool:
+        """Copies a shard into the cache if there is room and it isn't there. Whether it is. Raises ``ReadError``."""
+        return self.shard(shard).prefetch(cancelled)
+
     def path_of(self, shard: int) -> str:
         """Full path or URL of a shard's file, for messages."""
         return str(self._files[shard])

@@ -11,6 +11,7 @@ import datetime
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar, cast
 
 import fsspec
@@ -75,8 +76,9 @@ class Remote:
     def _refresh(self) -> None:
         """Makes the next attempt begin with new credentials: fsspec's instances of this store's kind are forgotten."""
         fs, _ = connect(self.url, self._options)
-        if callable(self._options):
-            _made.pop((os.getpid(), self._options), None)
+        made = self._options.of if isinstance(self._options, Once) else self._options
+        if callable(made):
+            _made.pop((os.getpid(), made), None)
         type(fs).clear_instance_cache()
 
 
@@ -115,8 +117,20 @@ def _limit_stalls(options: dict[str, Any]) -> None:
     options["client_kwargs"] = client
 
 
+@dataclass(frozen=True)
+class Once:
+    """Options of which requests aren't tried again."""
+
+    of: Options = field(hash=False)
+
+    def __call__(self) -> Mapping[str, Any]:
+        return {**resolved(self.of), "retries": Retries(give_up_after=0)}
+
+
 def resolved(options: Options) -> Mapping[str, Any]:
     """The options themselves, or what their function gives, once a process."""
+    if isinstance(options, Once):
+        return options()
     if not callable(options):
         return options
     key = (os.getpid(), options)

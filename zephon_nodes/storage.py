@@ -180,8 +180,14 @@ class StoredFile:
             raise self.changed("its etag, or what the store has in its place, is another one")
 
     def prefetch(self, cancelled: Callable[[], bool]) -> bool:
-        """Copies it into the cache if there is room and it isn't there. Whether it is there now. Raises ``ReadError``."""
-        return self.cache is not None and self.is_cached and self.cache.fetch(self._entry(), cancelled)
+        """Copies it into the cache if there is room and it isn't there, in one attempt. Whether it is there now.
+
+        Raises ``ReadError`` if the attempt fails.
+        """
+        if self.cache is None or not self.is_cached:
+            return False
+        once = dataclasses.replace(self, storage_options=remote.Once(self.storage_options))
+        return self.cache.fetch(once._entry(), cancelled)
 
     def computed(self, ending: str, make: Callable[[StoredFile], Iterable[bytes]]) -> StoredFile:
         """A file computed from this one, such as its decompressed content, kept in the cache and made again if need be.
@@ -252,8 +258,9 @@ class StoredFile:
 
     def _fill(self, write: Callable[[bytes], None]) -> None:
         if self.made is not None:
-            for block in self.made.make(self.made.of):
-                write(block)
+            with self.made.of.held(fetch=False) as near:  # two copies would need room at once
+                for block in self.made.make(near):
+                    write(block)
             return
         size = self.size or 0
         pieces = [(start, min(size, start + _PIECE)) for start in range(0, size, _PIECE)]

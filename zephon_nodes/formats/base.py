@@ -10,7 +10,7 @@ Everything here may be called from several threads at once. A ``Shard`` keeps no
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -75,6 +75,10 @@ class Shard(ABC):
     @abstractmethod
     def read(self, unit: int) -> Unit:
         """Fetches and decodes a unit. Raises ``ReadError`` naming the file."""
+
+    def prefetch(self, cancelled: Callable[[], bool]) -> bool:
+        """Copies the file into its cache, if it has one and there is room. Whether it is there. Raises ``ReadError``."""
+        return self.file.prefetch(cancelled)
 
     def take(self, rows: Rows) -> list[Any] | None:
         """Single rows (indices in the file) without their unit, where the format can do that cheaply; else None.

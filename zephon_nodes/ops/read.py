@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from zephon_nodes.concurrency import SharedCache
+from zephon_nodes.concurrency.prefetch import Prefetcher
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.formats.base import BadRow, Unit
 from zephon_nodes.hashing import I64
@@ -57,6 +58,11 @@ class Read(Node):
         """Reads another source from now on."""
         self._work_source = source
 
+    @property
+    def cheap(self) -> bool:  # type: ignore[override]
+        """What takes rows out of units that were fetched ahead isn't worth a crossing of threads."""
+        return isinstance(self._work_source, WorkSource) and not self._work_source.random_access
+
     def worker(self, setup: Setup) -> Callable[[Any], list[Any]] | None:
         return _Reader(self._work_source, setup) if isinstance(self._work_source, WorkSource) else None
 
@@ -71,6 +77,8 @@ class _Reader:
         self._setup, self._random_access = setup, source.random_access
         self._datasets = {dataset.name: dataset for dataset in source.datasets}
         self.cache: SharedCache[UnitKey, Unit] = SharedCache(setup.cache_units)
+        limit = max(dataset.bytes_ahead for dataset in source.datasets)
+        self._prefetcher = Prefetcher(self._prefetch, limit) if limit else None
 
     def __call__(self, work: Chunk) -> list[Item]:
         origins = [(pointer,) for pointer in work.pointers()]
@@ -83,7 +91,9 @@ class _Reader:
         return items
 
     def warm(self, work: Chunk) -> list[Item]:
-        """Fetches the units of pointers that come soon."""
+        """Fetches the units of pointers that come soon, and begins to fetch shards that come later."""
+        if self._prefetcher is not None:
+            self._prefetcher.want((when, (name, shard), nbytes) for when, name, shard, nbytes in work.soon)
         if not self._random_access:
             units = self._by_unit(work, np.arange(len(work)))
             self.cache.warm(units, self._decode, lambda: work.begun[0])
@@ -91,6 +101,9 @@ class _Reader:
 
     def _payloads(self, work: Chunk) -> list[Any]:
         work.begun[0] = True
+        if self._prefetcher is not None:
+            pairs = np.unique(np.stack([work.dataset, work.shard], 1), axis=0)
+            self._prefetcher.used((work.names[number], shard) for number, shard in pairs.tolist())
         out: list[Any] = [None] * len(work)
         left = self._single_rows(work, out) if self._random_access else np.arange(len(work))
         wanted = self._by_unit(work, left)
@@ -128,6 +141,10 @@ class _Reader:
                 for place, payload in zip(places, rows, strict=True):
                     out[place] = payload
         return np.array(left, np.int64)
+
+    def _prefetch(self, key: tuple[str, int], cancelled: Callable[[], bool]) -> bool:
+        name, shard = key
+        return self._datasets[name].prefetch(shard, cancelled)
 
     def _decode(self, key: UnitKey) -> tuple[Unit, int]:
         name, unit = key

@@ -34,6 +34,7 @@ from zephon_nodes.errors import ConfigError
 from zephon_nodes.hashing import I64, U64, key, mix, mix_array
 from zephon_nodes.recipe import plain_attributes
 from zephon_nodes.stream import Cut, End, Flush, Pointer
+from zephon_nodes.work.shards_ahead import ShardsAhead
 
 if TYPE_CHECKING:
     from zephon_nodes.work.token_estimation import TokenEstimation
@@ -188,12 +189,13 @@ class WorkSource(Source):
 
     def feed(self, lane: int, epoch: int, start: Cut) -> Iterator[Flush | Ahead | Sequence[Any] | End]:
         index, skip, empty = start.span * self.flush_every, start.taken, 0
-        ahead = _AheadOf(self, lane, epoch, index)
+        ahead, shards = _AheadOf(self, lane, epoch, index), self._shards_ahead(lane, epoch, index)
         while True:
             if index % self.flush_every == 0:
                 yield Flush(lane, index // self.flush_every)
             coming = ahead.look(index)
             if coming is not None:
+                coming.soon = shards.look(index) if shards is not None else []
                 yield Ahead(coming)
             chunk = ahead.take()
             if chunk is None:
@@ -207,6 +209,14 @@ class WorkSource(Source):
                     f"{source_name(self)}.chunk gave {empty:,} empty chunks on end in lane {lane}, up to index {index}; "
                     "give None after the end of a lane"
                 )
+
+    def _shards_ahead(self, lane: int, epoch: int, index: int) -> ShardsAhead | None:
+        """What is told of shards long before their turn; None if no dataset is copied into a cache ahead of need."""
+        limits = {dataset.name: dataset.bytes_ahead for dataset in self.datasets}
+        if not any(limits.values()):
+            return None
+        nbytes = {dataset.name: dataset.prefetched_bytes(self.random_access) for dataset in self.datasets}
+        return ShardsAhead(lambda i: self.checked_chunk(lane, i, epoch), nbytes, max(limits.values()), index)
 
     def checked_chunk(self, lane: int, index: int, epoch: int) -> Chunk | None:
         """``chunk`` as arrays. Raises ``ConfigError`` for what isn't a chunk of this source."""
@@ -267,12 +277,14 @@ class Chunk(Sequence[Pointer]):
     """Pointers as arrays. ``names``: of datasets; ``dataset``: index into them; ``shard``, ``row``, ``pass_``: int64.
 
     A slice of it is one of the same kind, without a copy. ``begun``: shared with its slices, [True] once rows of it are
-    being read, so that it is too late to fetch anything ahead.
+    being read, so that it is too late to fetch anything ahead. ``soon``: (index of the chunk that needs it, dataset, shard,
+    bytes) of shards that are worth fetching into a cache now, though not for this chunk.
     """
 
     def __init__(self, names: Sequence[str], dataset: I64, shard: I64, row: I64, pass_: I64) -> None:
         self.names, self.dataset, self.shard, self.row, self.pass_ = names, dataset, shard, row, pass_
         self.begun = [False]
+        self.soon: list[tuple[int, str, int, int]] = []
 
     @classmethod
     def of(cls, pointers: Sequence[Pointer], names: Sequence[str]) -> Chunk:
