@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from zephon_nodes.drops import DropReport
     from zephon_nodes.estimation import Estimate
+    from zephon_nodes.explore.history import History
     from zephon_nodes.explore.peek import Table
     from zephon_nodes.explore.profiling import Profile
     from zephon_nodes.plan import Plan
@@ -252,6 +253,16 @@ class Pipeline:
         if seconds is None:
             return profile_of_run(self.loader.session, options_of(self._options), wanted)
         return profile(self.node, self._options, seconds, wanted)
+
+    def history(self, outputs: int = 200) -> History:
+        """The first ``outputs`` of an epoch as entries for plots, from a run of its own, which changes nothing here.
+
+            history = pipeline.history(500)
+            history.plot_mixture()      # also plot_fill, plot_lengths, plot_throughput, plot_order
+        """
+        from zephon_nodes.explore.history import record
+
+        return record(self.node, self._options, outputs)
 
     def metrics(self) -> dict[str, float]:
         """See ``Loader.metrics``."""

@@ -93,7 +93,7 @@ class StateView:
 
     @property
     def rows(self) -> int | None:
-        """About how many rows of files have been delivered in this epoch, to a span; None if the recipe doesn't tell."""
+        """About how many rows of files lie before the lanes' spans in this epoch; None if the recipe doesn't tell."""
         each = [self._rows(at) for at in self.lanes.values()]
         return None if None in each else sum(count for count in each if count is not None)
 
@@ -123,13 +123,14 @@ class StateView:
     def _lines(self) -> list[str]:
         source = self.recipe["source"]
         level = all(at.level for at in self.lanes.values())
-        where = "loads on any legal world size" if level else f"in mid-round: loads on {self.world_size} ranks only"
+        where = "loads on any legal world size" if level else "in mid-round, so loads on as many ranks only"
         total = source.get("num_lanes")
         some = f" of {total}" if total not in (None, len(self.lanes)) else ""
-        done = [f"about {self.rows:,} rows"] if self.rows is not None else []
-        done += [f"about {self.tokens:,} tokens"] if self.tokens is not None else []
+        done = [f"at least about {self.rows:,} rows"] if self.rows else []
+        done += [f"{self.tokens:,} tokens"] if self.tokens else []
+        ranks = f"{self.world_size} rank{'s' * (self.world_size != 1)}"
         lines = [
-            f"epoch {self.epoch}, saved on {self.world_size} ranks, {len(self.lanes)}{some} lanes; {where}",
+            f"epoch {self.epoch}, saved on {ranks}, {len(self.lanes)}{some} lanes; {where}",
             f"delivered: {sum(at.rounds for at in self.lanes.values()):,} outputs"
             + "".join(f", {part}" for part in done),
             f"source: {_brief({k: v for k, v in source.items() if k != 'datasets'})}",
