@@ -6,8 +6,8 @@ from zephon_nodes.formats import format_for, format_named, known_suffixes, regis
 
 
 class Text:
-    name = "text"
-    suffixes = (".txt", ".b.jsonl")
+    name = "verse"
+    suffixes = (".verse", ".b.jsonl")
 
     def open(self, file, columns):
         raise NotImplementedError
@@ -46,17 +46,17 @@ def test_unknown_names_list_the_known():
 
 def test_a_registered_format_is_found_and_the_longest_suffix_wins():
     register_format(Text())
-    assert format_for("x.txt").name == format_named("text").name == "text"
-    assert format_for("x.b.jsonl").name == "text"
+    assert format_for("x.verse").name == format_named("verse").name == "verse"
+    assert format_for("x.b.jsonl").name == "verse"
     assert format_for("x.jsonl").name == "jsonl"
-    assert ".txt" in known_suffixes()
+    assert ".verse" in known_suffixes()
 
 
 def test_registering_again_replaces():
     register_format(Text())
     newer = Text()
     register_format(newer)
-    assert format_named("text") is newer
+    assert format_named("verse") is newer
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_a_format_that_does_not_fit_is_refused_and_not_kept(attribute, value, me
     setattr(fmt, attribute, value)
     with pytest.raises(ConfigError, match=message):
         register_format(fmt)
-    assert "text" not in formats._formats
+    assert "verse" not in formats._formats

@@ -10,7 +10,10 @@ from zephon_nodes.formats.base import Format
 from zephon_nodes.formats.images import ImagesFormat
 from zephon_nodes.formats.jsonl import JsonlFormat
 from zephon_nodes.formats.mds import MdsFormat
+from zephon_nodes.formats.megatron import MegatronFormat
 from zephon_nodes.formats.parquet import ParquetFormat
+from zephon_nodes.formats.text import TextFormat
+from zephon_nodes.formats.tokens import TokensFormat
 from zephon_nodes.formats.webdataset import WebDatasetFormat
 from zephon_nodes.storage import StoredFile
 
@@ -100,5 +103,13 @@ def gather(fmt: Format, files: Sequence[StoredFile]) -> list[StoredFile]:
 
 
 register_format(ParquetFormat())
-for _format in (JsonlFormat(), MdsFormat(), WebDatasetFormat(), ImagesFormat()):
+for _format in (
+    JsonlFormat(),
+    MdsFormat(),
+    WebDatasetFormat(),
+    ImagesFormat(),
+    TextFormat(),
+    TokensFormat(),
+    MegatronFormat(),
+):
     register_format(_format)

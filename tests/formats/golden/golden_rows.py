@@ -53,3 +53,8 @@ def text(i: int) -> str:
 def small(i: int) -> dict[str, object]:
     """A row that needs no picture: bytes, text, a number."""
     return {"id": i - 2, "image": bytes(range(i % 7)) * 9, "caption": text(i)}
+
+
+def megatron_documents() -> list[list[list[int]]]:
+    """Documents, each a list of sequences of token ids; the second has no tokens, the last two sequences."""
+    return [[[1, 2, 3]], [[]], [[255] * 40], [[7], [8, 9]]]
