@@ -163,6 +163,7 @@ def test_a_record_without_tokens_is_a_bad_record(bad):
 WRONG = [
     ({"rate": 1.1}, "rate and suffix_first are probabilities.*1.1"),
     ({"suffix_first": -0.1}, "rate and suffix_first are probabilities.*-0.1"),
+    ({"rate": "half"}, "rate and suffix_first are probabilities.*'half'"),
     ({"keep": (-1, 0)}, r"keep.*\(-1, 0\)"),
     ({"keep": (0, -1)}, r"keep.*\(0, -1\)"),
     ({"keep": 1}, "keep.*1"),

@@ -55,7 +55,7 @@ class FillInTheMiddle(Node):
         on_error: OnError | None = None,
     ) -> None:
         super().__init__(source, name=name, parallelism=parallelism, runner=runner, on_error=on_error)
-        if not (0 <= rate <= 1 and 0 <= suffix_first <= 1):
+        if not all(isinstance(each, (int, float)) and 0 <= each <= 1 for each in (rate, suffix_first)):
             raise ConfigError(f"rate and suffix_first are probabilities, got {rate=}, {suffix_first=}")
         check_seed(seed)
         marks = {"prefix_id": prefix_id, "middle_id": middle_id, "suffix_id": suffix_id}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -162,14 +163,21 @@ class Mix(_Combined):
             due += [((n + shift) / len(found), i, at) for n, at in enumerate(found)]
         return [at for _, _, at in sorted(due, key=lambda entry: entry[:2])]
 
+    def chunks(self, epoch: int = 0) -> int | None:
+        ends = [part.chunks(epoch) for part in self.parts]
+        if any(end is None and not part.endless for part, end in zip(self.parts, ends, strict=True)):
+            return None
+        pairs = zip(ends, self.weights, strict=True)
+        return min((math.ceil(end / weight) for end, weight in pairs if end is not None), default=None)
+
     def _stretch(self, part: WorkSource, lane: int, epoch: int, begin: Fraction, end: Fraction) -> list[Pointer] | None:
-        """A part's pointers between two places in its stream of chunks; None once it has ended."""
+        """A part's pointers between two places in its stream of chunks; None if it has ended before the first."""
         out: list[Pointer] = []
         index = int(begin)
         while index < end:
             chunk = part.chunk(lane, index, epoch)
             if chunk is None:
-                return out or None
+                return None if index == int(begin) else out
             low, high = max(begin - index, Fraction(0)), min(end - index, Fraction(1))
             out += chunk[int(low * len(chunk)) : int(high * len(chunk))]
             index += 1

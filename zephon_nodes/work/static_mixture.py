@@ -231,8 +231,13 @@ class StaticMixtureWorkSource(WorkSource):
         time, begin = self.time(epoch), span * self.flush_every
         rows = {name: time.taken(k, begin, begin + self.flush_every) for k, name in enumerate(self._names)}
         sizes = {name: float(n * self.tokens_per_row.get(name, Fraction(1))) for name, n in rows.items() if n}
+        if not sizes:  # after the end
+            sizes = {name: float(n) for name, n in self._phase(epoch, begin).shares.items()}
         total = sum(sizes.values())
         return {name: size / total for name, size in sizes.items()}
+
+    def _phase(self, epoch: int, chunk: int) -> Phase:
+        return [phase for phase in self.phases(epoch) if phase.start <= chunk][-1]
 
     def steady(self, epoch: int, span: int) -> bool:
         begin = span * self.flush_every

@@ -22,8 +22,9 @@ class TokenEstimation:
     to the tokenizer; other ranks receive them through torch.distributed. They are part of the recipe, so a resume takes
     them from the state and measures nothing.
 
-    ``given``: known tokens per row, by dataset, as a dict or a JSON file (such as ``loader.estimates`` written to a file);
-    only datasets that it lacks are measured. ``tolerance`` (0.01): the relative standard error that ends the sampling of
+    ``given``: known tokens per row, by dataset, as a dict or a JSON file, as numbers or as the recipe writes them ("5/2");
+    only datasets that it lacks are measured. ``{name: found.tokens_per_row for name, found in loader.estimates.items()}``
+    is what another run has measured. ``tolerance`` (0.01): the relative standard error that ends the sampling of
     a dataset. ``most_rows`` (8192): rows sampled of a dataset at most; a smaller dataset is measured whole, without error.
 
     Raises ``ConfigError`` for numbers that aren't positive and files that aren't such dicts.
@@ -41,7 +42,7 @@ class TokenEstimation:
         most_rows: int = 8192,
     ) -> None:
         check_at_least("most_rows", most_rows, 64)
-        if not 0 < tolerance < 1:
+        if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not 0 < tolerance < 1:
             raise ConfigError(f"tolerance must be a relative error between 0 and 1, got {tolerance!r}")
         self.given = {name: as_fraction(name, number) for name, number in _read(given).items()}
         self.tolerance, self.most_rows = tolerance, most_rows
@@ -49,9 +50,13 @@ class TokenEstimation:
 
 def as_fraction(name: str, tokens: Any) -> Fraction:
     """Tokens per row, rounded to 2**-32, so that every rank and every resume computes with the same number."""
-    if isinstance(tokens, bool) or not isinstance(tokens, (int, float, Fraction)) or not tokens > 0:
-        raise ConfigError(f"tokens per row of {name!r} must be a positive number, got {tokens!r}")
-    return max(Fraction(round(Fraction(tokens) * SCALE), SCALE), Fraction(1, SCALE))
+    try:
+        exact = Fraction(tokens if isinstance(tokens, (int, float, str, Fraction)) else str(tokens))
+        if isinstance(tokens, bool) or exact <= 0:
+            raise ValueError
+    except (ValueError, OverflowError, ZeroDivisionError):
+        raise ConfigError(f"tokens per row of {name!r} must be a positive number, got {tokens!r}") from None
+    return max(Fraction(round(exact * SCALE), SCALE), Fraction(1, SCALE))
 
 
 def _read(given: Any) -> Mapping[str, Any]:
