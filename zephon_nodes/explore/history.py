@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 
 class Entry(NamedTuple):
-    """One output. ``seconds``: since the first. ``given``: amount of each dataset, in tokens, or in rows where there are
-    none. ``wanted``: what the mixture asked for, in the same unit; empty if that isn't known. ``documents``, ``rows``:
-    tokens of each document and of each row, without padding. ``origins``: rows of files."""
+    """One output. ``seconds``: since the first. ``given``: tokens of each dataset. ``wanted``: shares that the mixture asked
+    for, times what came; empty if that isn't known. ``documents``, ``rows``: tokens of each document and of each row,
+    without padding. ``origins``: rows of files."""
 
     seconds: float
     samples: int
@@ -43,11 +43,13 @@ class History:
             train_step(batch.to_training())
         history.plot_fill()
 
-    The plots are matplotlib figures (``pip install "zephon_nodes[plots]"``).
+    The plots are matplotlib figures (``pip install "zephon_nodes[plots]"``). ``weigh`` ("tokens"): what the mixture is meant
+    in, "tokens" or "samples" (rows of files).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, weigh: str = "tokens") -> None:
         self.entries: list[Entry] = []
+        self.weigh = weigh
         self._begun = 0.0
 
     def __len__(self) -> int:
@@ -70,19 +72,10 @@ class History:
         self._begun = self._begun or now
         origins = tuple(at for row in batch.pointers for at in row) if isinstance(batch, Microbatch) else ()
         size = sizes(batch, origins)
-        given = size.by_dataset if size.tokens else Counter(at.dataset for at in origins)
+        amounts = dict(size.by_dataset), dict(wanted or {})
         lengths = tuple(size.documents), tuple(size.rows)
-        entry = Entry(
-            now - self._begun,
-            size.samples,
-            size.tokens,
-            size.padding,
-            dict(given),
-            dict(wanted or {}),
-            *lengths,
-            origins,
-        )
-        self.entries.append(entry)
+        seconds = now - self._begun
+        self.entries.append(Entry(seconds, size.samples, size.tokens, size.padding, *amounts, *lengths, origins))
 
     def plot_fill(self) -> Any:
         """Share of padding, output by output, and over all so far."""
@@ -91,13 +84,13 @@ class History:
         return plots.fill(self.entries)
 
     def plot_mixture(self, target: Mapping[str, float] | None = None, window: int = 20) -> Any:
-        """Share of each dataset over ``window`` outputs, in tokens where there are any, against the mixture.
+        """Share of each dataset over ``window`` outputs against the mixture, in what that is meant in: tokens or rows.
 
         ``target``: shares or weights by dataset; by default those of the source, where the history knows them.
         """
         from zephon_nodes.explore import plots
 
-        return plots.mixture(self.entries, target, window)
+        return plots.mixture(self.entries, self.weigh, target, window)
 
     def plot_lengths(self) -> Any:
         """Lengths in tokens of documents, before packing, and of rows, after it."""
@@ -105,11 +98,11 @@ class History:
 
         return plots.lengths(self.entries)
 
-    def plot_throughput(self, window: int = 20) -> Any:
-        """Tokens a second (samples where there are no tokens) over ``window`` outputs, against time."""
+    def plot_throughput(self) -> Any:
+        """Tokens a second (samples where there are no tokens), against time."""
         from zephon_nodes.explore import plots
 
-        return plots.throughput(self.entries, window)
+        return plots.throughput(self.entries)
 
     def plot_order(self) -> Any:
         """Where shuffled rows came from: their rank in the files against their rank in the run, and how far they moved."""
@@ -122,7 +115,8 @@ def record(root: Node, options: Mapping[str, Any], outputs: int) -> History:
     """The first outputs of an epoch, in a run of its own. See ``Pipeline.history``."""
     check_at_least("outputs", outputs, 1)
     given = options_of({**options, "at_end": "ragged", "agree": lambda rounds, largest: rounds})
-    session, history = Session(apart(root), given), History()
+    session = Session(apart(root), given)
+    history = History(session.tally.weigh)
     before: Counter[str] = Counter()
     try:
         session.restart()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -15,8 +16,7 @@ from zephon_nodes.tally import shares
 
 F64: TypeAlias = "npt.NDArray[np.float64]"
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000")
-_STYLES = ("-", "--", "-.", ":")
-_WIDTH, _HEIGHT, _POINTS = 8.0, 3.4, 20_000
+_WIDTH, _HEIGHT, _POINTS, _STRETCHES = 8.0, 3.4, 20_000, 60
 
 
 def fill(entries: Sequence[Entry]) -> Any:
@@ -35,12 +35,14 @@ def fill(entries: Sequence[Entry]) -> Any:
     return figure
 
 
-def mixture(entries: Sequence[Entry], target: Mapping[str, float] | None, window: int) -> Any:
-    """Share of each dataset over a window, dashed what the mixture asked for."""
-    names = sorted({name for entry in entries for name in entry.given} | set(target or ()))
+def mixture(entries: Sequence[Entry], weigh: str, target: Mapping[str, float] | None, window: int) -> Any:
+    """Share of each dataset over a window, dashed what the mixture asked for. ``weigh``: "tokens" or "samples"."""
+    weigh = "tokens" if weigh == "tokens" and _column(entries, "tokens").any() else "rows"
+    amounts = [dict(e.given) if weigh == "tokens" else dict(Counter(at.dataset for at in e.origins)) for e in entries]
+    names = sorted({name for one in amounts for name in one} | set(target or ()))
     if not names:
         raise ConfigError("these outputs don't tell their datasets; record batches of a pipeline of datasets")
-    given = np.array([[entry.given.get(name, 0.0) for name in names] for entry in entries])
+    given = np.array([[one.get(name, 0.0) for name in names] for one in amounts])
     asked = np.array([[entry.wanted.get(name, 0.0) for name in names] for entry in entries])
     if target is not None:
         fixed = shares(target)
@@ -54,10 +56,9 @@ def mixture(entries: Sequence[Entry], target: Mapping[str, float] | None, window
         if asked.any():
             axes.plot(100 * wished[:, i], color=colour, linewidth=1, linestyle="--")
         labels.append((100 * float(got[-1, i]), name, colour))
-    _name(axes, len(entries) - 1, labels)
     axes.set_ylim(bottom=0)
-    unit = "tokens" if any(entry.tokens for entry in entries) else "rows"
-    title = f"Share of each dataset in {unit}, over {window} outputs" + (
+    _name(axes, len(entries) - 1, labels)
+    title = f"Share of each dataset in {weigh}, over {window} outputs" + (
         "; dashed: as asked for" if asked.any() else ""
     )
     axes.set_title(title, fontsize=10, loc="left")
@@ -66,51 +67,67 @@ def mixture(entries: Sequence[Entry], target: Mapping[str, float] | None, window
 
 def lengths(entries: Sequence[Entry]) -> Any:
     """Histograms of the tokens of documents and of rows."""
-    before = np.array([n for entry in entries for n in entry.documents], np.float64)
-    after = np.array([n for entry in entries for n in entry.rows], np.float64)
+    before = document_lengths(entries)
+    after = np.array([n for entry in entries for n in entry.rows if n], np.float64)
     if not len(before):
         raise ConfigError("no output has documents of tokens, so there are no lengths to plot")
     axes, figure = _axes("tokens", "share, %")
-    edges = np.histogram_bin_edges(np.concatenate([before, after]), bins=40)
+    both = np.concatenate([before, after])
+    edges = np.geomspace(both.min(), 1.01 * both.max(), 41)
     for values, name, colour, style in ((before, "documents", COLOURS[0], "-"), (after, "rows", COLOURS[5], "--")):
         counts = 100 * np.histogram(values, edges)[0] / len(values)
         label = f"{name}: {len(values):,}, {values.mean():,.0f} tokens on average"
         axes.stairs(counts, edges, color=colour, linewidth=1.8, linestyle=style, label=label)
         axes.stairs(counts, edges, color=colour, alpha=0.2, fill=True)
-    axes.legend(fontsize=8, frameon=False)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
     axes.set_title("Lengths before packing (documents) and after it (rows)", fontsize=10, loc="left")
     return figure
 
 
-def throughput(entries: Sequence[Entry], window: int) -> Any:
-    """Tokens, or samples, a second over a window of outputs."""
+def document_lengths(entries: Sequence[Entry]) -> F64:
+    """Tokens of each document, those of its parts together where packing has cut it and its row is known."""
+    whole: Counter[Any] = Counter()
+    for number, entry in enumerate(entries):
+        told = len(entry.documents) == len(entry.origins)
+        for i, tokens in enumerate(entry.documents):
+            whole[entry.origins[i] if told else (number, i)] += tokens
+    return np.array([tokens for tokens in whole.values() if tokens], np.float64)
+
+
+def throughput(entries: Sequence[Entry]) -> Any:
+    """Tokens, or samples, a second, in stretches of time."""
     seconds, amounts = _column(entries, "seconds"), _column(entries, "tokens")
     unit = "tokens/s"
-    if not amounts.sum():
+    if not amounts.any():
         amounts, unit = _column(entries, "samples"), "samples/s"
-    if len(entries) < 2:
+    if len(entries) < 2 or not seconds[-1]:
         raise ConfigError(f"throughput needs at least 2 outputs, got {len(entries)}")
-    back = np.maximum(0, np.arange(len(entries)) - window)
-    done = np.cumsum(amounts)
-    rate = ((done - done[back]) / np.maximum(1e-9, seconds - seconds[back]))[1:]
+    edges = np.linspace(0, seconds[-1], min(_STRETCHES, max(2, len(entries) // 4)) + 1)
+    done = np.histogram(seconds[1:], edges, weights=amounts[1:])[0]
     axes, figure = _axes("seconds since the first output", unit)
-    axes.plot(seconds[1:], rate, color=COLOURS[0], linewidth=1.4)
-    axes.set_ylim(0, 1.1 * float(np.percentile(rate, 98)))
-    mean = (done[-1] - done[0]) / max(1e-9, seconds[-1])
-    axes.set_title(f"{unit} over {window} outputs; {mean:,.0f} on average", fontsize=10, loc="left")
+    axes.stairs(done / np.diff(edges), edges, color=COLOURS[0], linewidth=1.6)
+    mean = float(amounts[1:].sum() / seconds[-1])
+    axes.axhline(mean, color=COLOURS[5], linewidth=1, linestyle="--")
+    axes.set_ylim(bottom=0)
+    _name(axes, float(seconds[-1]), [(mean, f"{mean:,.0f}", COLOURS[5])])
+    axes.set_title(f"{unit}; dashed: on average", fontsize=10, loc="left")
     axes.yaxis.set_major_formatter("{x:,.0f}")
     return figure
 
 
 def order(entries: Sequence[Entry]) -> Any:
-    """Rank in the files against rank in the run, by dataset. Of rows that came more than once, the first time."""
+    """Rank in the files against rank in the run, by dataset, in the first pass that there is of each."""
     rows = list(dict.fromkeys(at for entry in entries for at in entry.origins))
+    begin = {at.dataset: at.pass_ for at in reversed(rows)}
+    rows = [at for at in rows if at.pass_ == begin[at.dataset]]
     if not rows:
         raise ConfigError("these outputs don't tell their rows; record batches of a pipeline of datasets")
     axes, figure = _axes("rank in the run, %", "rank in the files, %", height=4.6)
-    names = sorted({at.dataset for at in rows})
-    for i, name in enumerate(names):
-        run, file = ranks([(at.pass_, at.shard, at.row) for at in rows if at.dataset == name])
+    counts = Counter(at.dataset for at in rows)
+    for i, (name, _) in enumerate(counts.most_common()):
+        run, file = ranks([(at.shard, at.row) for at in rows if at.dataset == name])
         keep = slice(None, None, max(1, len(run) // _POINTS))
         moved = float(np.abs(run - file).mean())
         axes.plot(
@@ -118,17 +135,19 @@ def order(entries: Sequence[Entry]) -> Any:
             linestyle="none",
             marker=(".", "x", "+", "^")[i % 4],
             markersize=3,
-            alpha=0.5,
+            alpha=max(0.15, min(0.7, 1000 / len(run))),
             color=COLOURS[i % len(COLOURS)],
             label=f"{name}: {len(run):,} rows, moved {moved:.0%} on average",
         )
-    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), markerscale=3, frameon=False)
+    legend = axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), markerscale=3, frameon=False)
+    for handle in legend.legend_handles:
+        handle.set_alpha(1)
     axes.set_title("Where rows came from (file order: the diagonal; a full shuffle moves 33%)", fontsize=10, loc="left")
     return figure
 
 
 def ranks(places: Sequence[tuple[int, ...]]) -> tuple[F64, F64]:
-    """For rows by (pass, file, row) in the order in which they came: their ranks in the run and in file order, 0 to 1."""
+    """For rows by (file, row) in the order in which they came: their ranks in the run and in file order, 0 to 1."""
     scale = max(1, len(places) - 1)
     by_file = sorted(range(len(places)), key=lambda i: places[i])
     file = np.empty(len(places))
@@ -165,6 +184,7 @@ def _axes(x: str, y: str, height: float = _HEIGHT) -> tuple[Any, Any]:
 def _name(axes: Any, x: float, labels: Sequence[tuple[float, str, str]]) -> None:
     """Names lines at their right ends, moved apart where they would cover each other."""
     low, high = axes.get_ylim()
+    axes.set_xlim(0, max(x, 1e-9))
     step, free = 0.06 * (high - low), -np.inf
     for y, name, colour in sorted(labels):
         free = max(y, free + step)
