@@ -22,7 +22,8 @@ import numpy.typing as npt
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 LENT = 4
-"""Blocks of which a receiver may hold arrays at a time. What comes when it holds so many is copied out."""
+LENT_BYTES = 64 << 20
+"""Of how many blocks, and bytes, a receiver may hold arrays at a time. What comes beyond that is copied out."""
 _SMALLEST = 1 << 20
 _UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
@@ -47,7 +48,7 @@ def mapped(fd: int, size: int) -> Bytes:
 
 
 class Ring:
-    """The blocks of a sender, at most ``LENT`` + 1, so that one is free whatever the receiver holds."""
+    """The blocks of a sender: of ``LENT`` the receiver may hold something, two more may be under way."""
 
     def __init__(self) -> None:
         self._blocks: list[Bytes] = []
@@ -63,7 +64,7 @@ class Ring:
         capacity = max(_SMALLEST, 1 << (size - 1).bit_length())
         fd = new_memory(capacity)
         memory = mapped(os.dup(fd), capacity)
-        if len(self._blocks) <= LENT:
+        if not self._free or len(self._blocks) < LENT + 2:
             self._blocks.append(memory)
             return len(self._blocks) - 1, memory, fd
         number = min(self._free, key=lambda n: len(self._blocks[n]))

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import cloudpickle
 
 from zephon_nodes.errors import ConfigError, RowError
-from zephon_nodes.stream import Failure, Pointer
+from zephon_nodes.stream import Failure, Pointer, Record
 from zephon_nodes.work.base import Source
 
 Part: TypeAlias = "bytes | memoryview"
@@ -114,9 +114,22 @@ def placed(error: BaseException, locate: Callable[[tuple[Pointer, ...]], str]) -
 
 def _reducers() -> dict[type, Callable[[Any], Any]]:
     """For types that pickle has no way, or a slow one, to send. Torch isn't imported for it."""
-    found: dict[type, Callable[[Any], Any]] = {memoryview: _reduce_memoryview, Failure: _reduce_failure}
+    found: dict[type, Callable[[Any], Any]] = {
+        Record: _reduce_record,
+        Pointer: _reduce_pointer,
+        memoryview: _reduce_memoryview,
+        Failure: _reduce_failure,
+    }
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)
     return found if tensor is None else {**found, tensor: _reduce_tensor}
+
+
+def _reduce_record(record: Record) -> Any:
+    return Record, (record.payload, record.identity, record.origins, record.cut, record.parts)
+
+
+def _reduce_pointer(pointer: Pointer) -> Any:
+    return Pointer, tuple(pointer)
 
 
 # memoryviews

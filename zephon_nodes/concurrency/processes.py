@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing import spawn
@@ -78,12 +79,14 @@ def _in_driver(place: Any) -> Any:
 class WorkerProcess:
     """One process. ``hops``: of ``pickled_hops``. ``locate``: where rows lie, for errors.
 
-    A context of the thread that serves it: entering starts it, leaving ends it, if need be by force.
+    A context of the thread that serves it: entering starts it, leaving ends it, if need be by force. ``tasks``: those that
+    it has been sent and hasn't answered, oldest first; two at most.
     """
 
     def __init__(self, hops: Mapping[str, bytes], locate: Locate) -> None:
         self._hops, self._locate = dict(hops), locate
         self._pid, self._pidfd = 0, -1
+        self.tasks: deque[WorkTask] = deque()
         self._lock = threading.Lock()
 
     def __enter__(self) -> WorkerProcess:
@@ -117,38 +120,52 @@ class WorkerProcess:
                 self.kill()
             self._reap()
 
-    def run(self, task: WorkTask) -> None:
-        """Has a task done. Raises ``WorkerError`` if the process dies of it."""
-        channel, names = self._channel, "+".join(task.hop.names)
-        before = channel.nbytes
+    def send(self, task: WorkTask) -> bool:
+        """Hands over a task. False if it is done already: with an error, because its records can't be pickled.
+
+        Raises ``WorkerError`` if the process is dead.
+        """
+        names = "+".join(task.hop.names)
         try:
-            channel.send(Work(names, task.calls))
-            done = channel.receive()
+            self._channel.send(Work(names, task.calls))
         except EOFError:
-            raise self._death(names, task.calls) from None
+            raise self._death(task) from None
         except Exception as error:  # noqa: BLE001 - whatever pickling somebody's object does
-            out = WorkerError(
-                f"{names}: records, or results, can't cross to or from its worker process: {type(error).__name__}: {error}; "
-                f'they are {self._locate(rows_of(task.calls))}; pass runner="thread"',
-                node=names,
-                origins=rows_of(task.calls),
-            )
-            out.__cause__ = error
-            task.items, task.calls = [Failure(out)], ()
-            return
-        task.items, task.laps = done.items, done.laps
-        task.seconds, task.cpu, task.nbytes = done.seconds, done.cpu, channel.nbytes - before
+            self._refuse(task, "what comes to it can't be sent to its worker process", error)
+            return False
+        self.tasks.append(task)
+        return True
+
+    def receive(self) -> WorkTask:
+        """The oldest task that was sent, done. Raises ``WorkerError`` if the process dies of it."""
+        task, before = self.tasks[0], self._channel.nbytes
+        try:
+            done = self._channel.receive()
+        except EOFError:
+            raise self._death(task) from None
+        except Exception as error:  # noqa: BLE001 - whatever unpickling somebody's object does
+            self._refuse(task, "what it gave can't be loaded from its worker process", error)
+            return self.tasks.popleft()
+        task.items, task.laps, task.seconds, task.cpu = done
+        task.nbytes = self._channel.nbytes - before
         for item in task.items:
             if type(item) is Failure:
-                self._complete(item.error, names, task.calls)
+                self._complete(item.error, task)
         task.calls = ()
+        return self.tasks.popleft()
 
-    def _complete(self, error: BaseException, names: str, calls: Sequence[Any]) -> None:
+    def _refuse(self, task: WorkTask, what: str, error: Exception) -> None:
+        out = WorkerError(f'{"+".join(task.hop.names)}: {what}: {type(error).__name__}: {error}; pass runner="thread"')
+        out.__cause__ = error
+        self._complete(out, task)
+        task.items, task.calls = [Failure(out)], ()
+
+    def _complete(self, error: BaseException, task: WorkTask) -> None:
         """Adds to an error what the process can't know."""
         placed(error, self._locate)
         if isinstance(error, WorkerError) and not error.node:
-            error.node, error.origins = names, error.origins or rows_of(calls)
-            error.args = (f"{error.args[0]}; it was working on {self._locate(error.origins)}",)
+            error.node, error.origins = "+".join(task.hop.names), error.origins or rows_of(task.calls)
+            error.args = (f"{error.args[0]} (it worked on {self._locate(error.origins)})",)
 
     def kill(self) -> None:
         """Ends the process by force, from any thread."""
@@ -187,11 +204,13 @@ class WorkerProcess:
         except ChildProcessError:
             return None
 
-    def _death(self, names: str, calls: Sequence[Any]) -> WorkerError:
+    def _death(self, task: WorkTask) -> WorkerError:
+        """The error of a process that is dead. ``task``: it died of, unless it had an earlier one."""
         pid, how = self._pid, "closed its connection"
         if self._ended_within(_GRACE_SECONDS):
             how = _told(self._reap())
-        rows = rows_of(calls)
+        task = self.tasks[0] if self.tasks else task
+        names, rows = "+".join(task.hop.names), rows_of(task.calls)
         return WorkerError(
             f"{names}: its worker process {pid} {how} while it worked on {self._locate(rows)}", node=names, origins=rows
         )

@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from zephon_nodes.concurrency.processes import WorkerProcess, pickled_hops
@@ -101,7 +101,8 @@ class ThreadDriver:
             if pool.process:
                 functions = pickled_hops(pool.hops.values())
                 made = [WorkerProcess(functions, plan.source.locate) for _ in range(pool.size)]
-                workers += [_thread(pool.name, _work_in_process, process, *args) for process in made]
+                idle: list[None] = []
+                workers += [_thread(pool.name, _work_in_process, process, idle, *args) for process in made]
                 processes += made
             else:
                 workers += [_thread(pool.name, _work, *args) for _ in range(pool.size)]
@@ -207,16 +208,35 @@ def _work(inbox: SimpleQueue[Any], mail: SimpleQueue[Any], stopped: threading.Ev
 
 
 def _work_in_process(
-    process: WorkerProcess, inbox: SimpleQueue[Any], mail: SimpleQueue[Any], stopped: threading.Event
+    process: WorkerProcess, idle: list[None], inbox: SimpleQueue[Any], mail: SimpleQueue[Any], stopped: threading.Event
 ) -> None:
+    """Serves a process, which has a second task at hand while it works on the first: an answer waits for this thread to get
+    the GIL. ``idle``: an entry for each process of the pool that has none; the next tasks are theirs."""
     try:
         with process:
-            while (task := inbox.get()) is not _STOP:
-                if not stopped.is_set():
-                    process.run(task)
-                    mail.put(task)
+            while True:
+                while len(process.tasks) < 2 and (task := _next_task(process, idle, inbox)) is not None:
+                    if task is _STOP:
+                        return
+                    if not stopped.is_set() and not process.send(task):
+                        mail.put(task)
+                if process.tasks:
+                    mail.put(process.receive())
     except BaseException as error:  # noqa: BLE001 - a process that died: the run can't go on without it
         mail.put(_Crash(error))
+
+
+def _next_task(process: WorkerProcess, idle: list[None], inbox: SimpleQueue[Any]) -> Any:
+    """The next task; None if the process has one to go on with, and there are no more than idle processes will take."""
+    if process.tasks:
+        try:
+            return inbox.get_nowait() if inbox.qsize() > len(idle) else None
+        except Empty:
+            return None
+    idle.append(None)
+    task = inbox.get()
+    idle.pop()
+    return task
 
 
 def _drive(engine: Engine, pace: _Pace, plan: Plan, mail: SimpleQueue[Any], out: SimpleQueue[Any]) -> None:

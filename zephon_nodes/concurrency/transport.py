@@ -1,11 +1,13 @@
 """Messages between two processes: any object, its arrays through shared memory.
 
-A message is pickled (protocol 5) into a stream, with the large buffers of arrays apart. On the socket go a head and the
-sizes of these parts; the parts themselves follow it if they are small, or else lie, each at a multiple of 64 bytes, in one
-block of shared memory (``blocks``), whose number stands in the head. The receiver makes its arrays on that memory without
-a copy. When the last of them is gone, the block's number goes back with the next message the other way, so the ends must
-take turns. A receiver that holds arrays of ``LENT`` blocks copies what comes next, one buffer at a time, so that a record
-that is kept for long keeps nobody else's memory.
+A message is pickled (protocol 5) into a stream, with the large buffers of arrays apart. On the socket goes a head; the
+sizes of these parts and the parts follow it if they are small, or else lie, each at a multiple of 64 bytes, in one block of
+shared memory (``blocks``), whose number stands in the head. The receiver makes its arrays on that memory without a copy.
+When the last of them is gone, the block's number goes back with the next message the other way: so every message has an
+answer, and at most two wait for theirs. A receiver that holds arrays of ``LENT`` blocks, or ``LENT_BYTES``, copies what comes
+next, one buffer at a time, so that a record that is kept for long keeps nobody else's memory.
+
+What goes through the socket is less than its buffer, so neither end waits for the other to read.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from zephon_nodes.concurrency.blocks import LENT, Bytes, Ring, mapped
+from zephon_nodes.concurrency.blocks import LENT, LENT_BYTES, Bytes, Ring, mapped
 from zephon_nodes.concurrency.pickling import dumps, loads
 
-INLINE = 32 << 10
+INLINE = 64 << 10
 """Smaller messages go through the socket itself."""
 _ALIGNED = 64
 _HEAD = struct.Struct("=IIQI?")
@@ -40,7 +42,7 @@ class Channel:
         self._socket, self._wait = sock, wait
         self._ring = Ring()
         self._theirs: dict[int, Bytes] = {}
-        self._lent: set[int] = set()
+        self._lent: dict[int, int] = {}
         self._let_go: deque[int] = deque()  # finalizers add to it, in any thread
         self._back: list[int] = []
         self.nbytes = 0
@@ -53,26 +55,27 @@ class Channel:
     def send(self, message: Any) -> None:
         """Raises what pickling raises, before anything is sent; ``EOFError`` if the other end is gone."""
         parts = dumps(message)
-        sizes = [len(part) for part in parts]
+        sizes = array.array("Q", [len(part) for part in parts])
         self.nbytes += sum(sizes)
+        parts = [sizes.tobytes(), *parts]
         number, capacity, fd = -1, 0, None
         if sum(sizes) >= INLINE:
-            starts, end = _places(sizes)
+            starts, end = _places([len(parts[0]), *sizes])
             number, memory, fd = self._ring.take(end)
             capacity = len(memory)
             for start, part in zip(starts, parts, strict=True):
                 np.copyto(memory[start : start + len(part)], np.frombuffer(part, np.uint8))
         self._collect()
         back, self._back = self._back, []
-        head = _HEAD.pack(len(parts), number + 1, capacity, len(back), fd is not None)
-        head += array.array("Q", sizes).tobytes() + array.array("I", back).tobytes()
+        head = _HEAD.pack(len(sizes), number + 1, capacity, len(back), fd is not None)
+        head += array.array("I", back).tobytes()
         self._write(head if number >= 0 else b"".join([head, *parts]), fd)
 
     def _collect(self) -> None:
         """Notes the blocks of the other end of which nothing is held any more."""
         while self._let_go:
             number = self._let_go.popleft()
-            self._lent.discard(number)
+            self._lent.pop(number, None)
             self._back.append(number)
 
     def _write(self, data: bytes, fd: int | None) -> None:
@@ -92,25 +95,24 @@ class Channel:
         channel can still be used."""
         head, fds = self._read_head()
         count, number, capacity, back, new = _HEAD.unpack(head)
-        sizes, returned = array.array("Q"), array.array("I")
-        sizes.frombytes(self._read(8 * count))
-        returned.frombytes(self._read(4 * back))
-        for block in returned:
+        for block in memoryview(self._read(4 * back)).cast("I"):
             self._ring.back(block)
-        self.nbytes += sum(sizes)
         if not number:
-            data = memoryview(self._read(sum(sizes)))
-            return loads(_cut(data, sizes))
+            sizes = memoryview(self._read(8 * count)).cast("Q").tolist()
+            self.nbytes += sum(sizes)
+            return loads(_cut(memoryview(self._read(sum(sizes))), sizes))
         if new:
             self._theirs[number - 1] = mapped(_only(fds), capacity)
-        return self._in_block(number - 1, sizes)
+        return self._in_block(number - 1, count)
 
-    def _in_block(self, number: int, sizes: Sequence[int]) -> Any:
-        starts, end = _places(sizes)
-        places = list(zip(starts, sizes, strict=True))
+    def _in_block(self, number: int, count: int) -> Any:
+        sizes = self._theirs[number][: 8 * count].view(np.uint64).tolist()
+        self.nbytes += sum(sizes)
+        starts, end = _places([8 * count, *sizes])
+        places = list(zip(starts[1:], sizes, strict=True))
         self._collect()
-        if len(sizes) > 1 and len(self._lent) < LENT:
-            self._lent.add(number)
+        if count > 1 and len(self._lent) < LENT and sum(self._lent.values(), end) <= LENT_BYTES:
+            self._lent[number] = end
             memory = self._theirs[number][:end]
             weakref.finalize(memory, self._let_go.append, number).atexit = False
             view = memoryview(memory)  # type: ignore[arg-type]
