@@ -10,9 +10,9 @@ import fsspec
 
 from multimodal.containers import ImageError
 from zephon_nodes.errors import ReadError
+from zephon_nodes.remote import Remote, plain_url
+from zephon_nodes.retries import GaveUpError, Verdict
 from zephon_nodes.storage import StoredFile, is_local, read_errors
-
-_ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
 def image_files(
@@ -22,7 +22,8 @@ def image_files(
 
     ``field``: holds bytes, a path or URL, a dict with ``bytes`` or ``path`` as Hugging Face's image columns have, null for
     no image, or a list of those, in which null isn't allowed. ``root`` (None): folder or URL that relative paths begin
-    from. ``options`` (None): of fsspec, for URLs.
+    from. ``options`` (None): of fsspec, for URLs; a ``Retries`` under "retries" says for how long a store that fails is
+    asked again, by default ten minutes.
 
     Raises ``ImageError`` for what isn't there and isn't a file, ``ReadError`` for a store that fails.
 
@@ -51,19 +52,32 @@ def _file(index: int, value: Any, root: str | os.PathLike[str] | None, options: 
             return bytes(data.read())
     if root is not None and is_local(path) and not os.path.isabs(path):
         path = f"{os.fspath(root).rstrip('/')}/{path}"
-    file = StoredFile(path, path, storage_options=options)
     try:
-        return _read(file)
-    except ValueError as error:  # no store of that kind, or not a name for a file
-        raise ImageError(f"image {index}: can't open {file}: {error}") from error
-    except ImportError as error:  # of the package that fsspec needs for this store
-        raise ReadError(f"image {index}: can't read {file}: {error}", path=str(file)) from error
+        return _read_local(path) if is_local(path) else _read_remote(path, options)
+    except FileNotFoundError as error:
+        raise ImageError(f"image {index}: there is no file {plain_url(path)}") from error
+    except ValueError as error:
+        if isinstance(error.__cause__, ImportError):  # of the package that fsspec needs for this store
+            raise ReadError(f"image {index}: {error}", path=plain_url(path)) from error
+        raise ImageError(f"image {index}: can't open {plain_url(path)}: {error}") from error
+
+
+def _read_local(path: str) -> bytes:
+    file = StoredFile(path, path)
+    try:
+        with file.open() as stream, read_errors(file, "read"):
+            return stream.read()
     except ReadError as error:
-        if isinstance(error.__cause__, _ABSENT):
-            raise ImageError(f"image {index}: there is no file {file}") from error
+        if isinstance(error.__cause__, (FileNotFoundError, IsADirectoryError, NotADirectoryError)):
+            raise FileNotFoundError(path) from error
         raise
 
 
-def _read(file: StoredFile) -> bytes:
-    with file.open() as stream, read_errors(file, "read"):
-        return stream.read()
+def _read_remote(url: str, options: Mapping[str, Any]) -> bytes:
+    remote = Remote(url, options)
+    try:
+        return bytes(remote.call("read", lambda store, place: store.cat_file(place)))
+    except GaveUpError as gave_up:
+        if gave_up.kind is Verdict.MISSING:
+            raise FileNotFoundError(plain_url(url)) from gave_up
+        raise remote.read_error("read", gave_up) from gave_up.__cause__

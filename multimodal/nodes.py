@@ -119,7 +119,7 @@ class LoadImages(_ImageFiles):
         self.vision, self.scaled = vision, bool(scaled)
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "scaled": self.scaled, **self.vision.recipe()}
+        return {**super().settings(), "scaled": self.scaled, "vision": self.vision.recipe()}
 
     def _images(self, data: bytes) -> list[Any]:
         how: dict[str, Any] = {"scaled": self.scaled, "background": self.background, "max_pixels": self.max_pixels}
@@ -193,7 +193,7 @@ class ResizeImages(Node):
 
     def settings(self) -> dict[str, Any]:
         said = None if self.augment is None else {**describe_function(self.augment, self.version), "seed": self.seed}
-        return {"augment": said, **self.vision.recipe()}
+        return {"augment": said, "vision": self.vision.recipe()}
 
     def one_to_one(self, setup: Setup) -> bool:
         return setup.on_error == "raise"
@@ -254,7 +254,7 @@ class ExpandImages(Node):
 
     def settings(self) -> dict[str, Any]:
         ids = {"placeholder_id": self.placeholder_id, "start_id": self.start_id, "end_id": self.end_id}
-        return {**ids, **self.vision.recipe()}
+        return {**ids, "vision": self.vision.recipe()}
 
     def one_to_one(self, setup: Setup) -> bool:
         return setup.on_error == "raise"
@@ -310,7 +310,7 @@ class CollateImages(Node):
 
     def settings(self) -> dict[str, Any]:
         options = {**self.options, "extra": list(self.options["extra"])}
-        return {"placeholder_id": self.placeholder_id, **options, **self.vision.recipe()}
+        return {"placeholder_id": self.placeholder_id, **options, "vision": self.vision.recipe()}
 
     def worker(self, setup: Setup) -> Callable[[Any], list[Any]]:
         return each_record(setup, lambda record: [record.replaced(self._collated(record.payload))])

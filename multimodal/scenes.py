@@ -25,7 +25,7 @@ _TIMES = {
 }
 _GROUNDS = {"on a meadow": (96, 160, 72), "on a beach": (232, 208, 150), "on snow": (238, 242, 248)}
 _COLOURS = {"red": (206, 52, 48), "blue": (48, 92, 200), "yellow": (240, 196, 40), "purple": (132, 70, 170)}
-_NUMBERS = ("No", "One", "Two", "Three")
+_NUMBERS = ("no", "one", "two", "three")
 _TURNED = 6
 
 
@@ -37,12 +37,12 @@ class Scene(NamedTuple):
 
 
 class _Things(NamedTuple):
-    count: int
+    number: int
     colour: str
     kind: str
 
     def __str__(self) -> str:
-        return f"{_NUMBERS[self.count].lower()} {self.colour} {self.kind}" + "s" * (self.count > 1)
+        return f"{_NUMBERS[self.number]} {self.colour} {self.kind}" + "s" * (self.number > 1)
 
 
 def scene(number: int) -> Scene:
@@ -59,15 +59,14 @@ def scene(number: int) -> Scene:
     balloons = _Things(pick("balloons", 4), list(_COLOURS)[pick("balloon colour", 4)], "balloon")
     image = _drawn(_SIZES[pick("size", len(_SIZES))], time, ground, standing, balloons)
     caption = f"{' and '.join(map(str, standing)).capitalize()} {ground} {time}."
-    if balloons.count:
-        verb = "is" if balloons.count == 1 else "are"
+    if balloons.number:
+        verb = "is" if balloons.number == 1 else "are"
         caption += f" {str(balloons).capitalize()} {verb} in the sky."
     return Scene(image, caption)
 
 
-def image_file(number: int) -> bytes:
-    """Scene ``number`` as a file: JPEG, every fifth one PNG or WebP, every seventh stored turned, as cameras do."""
-    image = scene(number).image
+def image_file(number: int, image: Image.Image) -> bytes:
+    """The image of scene ``number`` as a file: JPEG, every fifth one PNG or WebP, every seventh stored turned, as cameras do."""
     exif = Image.Exif()
     if number % 7 == 3:
         image = image.transpose(Image.Transpose.ROTATE_90)
@@ -86,16 +85,16 @@ def _drawn(size: tuple[int, int], time: str, ground: str, standing: list[_Things
     canvas = ImageDraw.Draw(image)
     unit = min(width, height) / 16
     _sun(canvas, width, horizon, unit, time)
-    for i in range(balloons.count):
+    for i in range(balloons.number):
         x, y = width * (2 * i + 1) / 8 + unit, unit * (3 + 1.2 * (i % 2))
         _balloon(canvas, x, y, unit, _COLOURS[balloons.colour])
     canvas.rectangle([0, horizon, width, height], fill=_shaded(_GROUNDS[ground], 0.45 if time == "at night" else 1.0))
-    every = [things for things in standing for _ in range(things.count)]
+    every = [things for things in standing for _ in range(things.number)]
     for i, things in enumerate(every):
         x = width * (i + 0.5) / len(every)
         y = horizon + (height - horizon) * (0.35 if i % 2 else 0.75)
         _KINDS[things.kind](canvas, x, y, min(1.1 * unit, width / (6.5 * len(every))), _COLOURS[things.colour])
-    return image.resize(size, Image.Resampling.LANCZOS)
+    return image.reduce(2)
 
 
 def _sky(width: int, height: int, top: Colour, bottom: Colour) -> Image.Image:

@@ -265,4 +265,4 @@ def _check_look(vision: Vision) -> None:
 
 def _recipe(vision: Vision) -> dict[str, Any]:
     settings = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(vision).items()}
-    return {"vision": type(vision).__name__, **settings}
+    return {"class": type(vision).__name__, **settings}

@@ -29,6 +29,7 @@ from multimodal import (
 from multimodal.image import ImageError
 from multimodal.vision import load
 from zephon_nodes import ConfigError, Dataset, Pipeline, Read, ReadError, RowError, StateError, StaticMixtureWorkSource
+from zephon_nodes.retries import Retries
 from zephon_nodes.testing import assert_any_schedule, assert_any_world, assert_resumes_everywhere, digest
 
 VISION = FixedGrid(size=16, patch=8)
@@ -192,7 +193,9 @@ def failing_store():
 @pytest.mark.parametrize("name", ["denied", "late"])
 def test_a_store_that_fails_is_never_skipped(failing_store, name, policy):
     with pytest.raises(ReadError, match=name):
-        list(pipeline([{"image": f"failing://{name}"}]).then(LoadImages, VISION, on_error=policy))
+        options = {"retries": Retries(give_up_after=0)}
+        node = partial(LoadImages, vision=VISION, on_error=policy, storage_options=options)
+        list(pipeline([{"image": f"failing://{name}"}]).then(node))
 
 
 def test_a_signature_in_a_url_is_not_told(failing_store):
@@ -344,6 +347,10 @@ def test_what_changes_pixels_is_in_the_recipe_and_where_files_lie_is_not():
         node(LoadImages, DynamicResolution()),
     ):
         assert changed.settings() != base
+    bombs, budget = DynamicResolution(max_pixels=10_000), DynamicResolution(max_pixels=20_000)
+    assert (
+        len({json.dumps(node(LoadImages, v, max_pixels=m).settings()) for v in (bombs, budget) for m in (9, 10)}) == 4
+    )
     elsewhere = node(LoadImages, VISION, root="/elsewhere", storage_options={"anon": True}, parallelism=7)
     assert elsewhere.settings() == base
     for kind in (node(ResizeImages, VISION, AUGMENT), node(CollateImages, VISION, 1), node(ExpandImages, VISION, 1)):
@@ -360,7 +367,7 @@ def test_a_restore_with_another_transform_is_refused_and_says_which():
     with pytest.raises(StateError) as caught:
         other.load_state_dict(state)
     said = str(caught.value)
-    assert "size: 16 -> 32" in said and "resample" in said and "scaled: true -> false" in said
+    assert "vision.size: 16 -> 32" in said and "resample" in said and "scaled: true -> false" in said
 
 
 # to tensors

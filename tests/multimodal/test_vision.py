@@ -188,11 +188,11 @@ def test_load_with_transparency():
 def test_a_vision_is_plain_data(vision):
     recipe = vision.recipe()
     assert json.loads(json.dumps(recipe)) == recipe
-    assert recipe["vision"] == type(vision).__name__ and recipe["mean"] == list(CLIP_MEAN)
+    assert recipe["class"] == type(vision).__name__ and recipe["mean"] == list(CLIP_MEAN)
     assert pickle.loads(pickle.dumps(vision)) == vision and hash(vision) == hash(type(vision)(**vision.__dict__))
     with pytest.raises(FrozenInstanceError):
         vision.patch = 3
-    assert "resample" in recipe and set(recipe) == {"vision", *vision.__dict__}
+    assert "resample" in recipe and set(recipe) == {"class", *vision.__dict__}
 
 
 @pytest.mark.parametrize(
