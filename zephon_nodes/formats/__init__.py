@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from zephon_nodes.errors import ConfigError
+from zephon_nodes.formats.arrow_ipc import ArrowFormat
 from zephon_nodes.formats.base import Format
 from zephon_nodes.formats.images import ImagesFormat
 from zephon_nodes.formats.jsonl import JsonlFormat
@@ -102,14 +103,15 @@ def gather(fmt: Format, files: Sequence[StoredFile]) -> list[StoredFile]:
     return shards
 
 
-register_format(ParquetFormat())
 for _format in (
+    ParquetFormat(),
     JsonlFormat(),
-    MdsFormat(),
-    WebDatasetFormat(),
+    ArrowFormat(),
     ImagesFormat(),
+    MdsFormat(),
+    MegatronFormat(),
     TextFormat(),
     TokensFormat(),
-    MegatronFormat(),
+    WebDatasetFormat(),
 ):
     register_format(_format)

@@ -111,8 +111,14 @@ def _source(file: StoredFile, fetch: bool = False, check: bool = False) -> Itera
                     raise file.changed(f"it had {near.size} bytes and now has {source.size()}")
                 yield source
             return
-        with _remote(near) as stream:
-            yield stream
+        try:
+            with _remote(near) as stream:
+                yield stream
+        except ReadError:
+            raise
+        except (OSError, pa.ArrowException):
+            file.check_unchanged()  # says more than that it can't be decoded
+            raise
         if check:
             file.check_unchanged()
 
