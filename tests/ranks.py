@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
-from zephon_nodes import Dataset, Pipeline, StaticMixtureWorkSource
+from zephon_nodes import Dataset, Pipeline, StaticMixtureWorkSource, TokenEstimation, session
 from zephon_nodes.testing import digest
 
 LANES, ROWS, SECONDS = 8, 240, 60
@@ -106,6 +106,32 @@ def one_rank_fails():
         return f"{type(error).__name__}: {error}"
 
 
+def in_tokens(long=200, **options):
+    """Two datasets of 20 and ``long`` tokens a row, half of the tokens each."""
+    datasets = [Dataset.from_rows(name, [{"n": n}] * 90) for name, n in (("short", 20), ("long", long))]
+    mixture, estimation = {"short": 1, "long": 1}, TokenEstimation()
+    source = StaticMixtureWorkSource(datasets, mixture, LANES, 6, 2, token_estimation=estimation)
+    return Pipeline(source, **options).map(lambda row: {"input_ids": [row["n"]] * row["n"]}).batch(2)
+
+
+def measured():
+    """Who measured, what all then know, and what it gives; and an error of the rank that measures."""
+    calls, real = [], session.measure
+    session.measure = lambda *args: calls.append(1) or real(*args)
+    with in_tokens() as pipeline:
+        given = [[pipeline.loader.lane, digest(batch)] for batch in pipeline]
+        state = pipeline.state_dict()
+        known = {name: str(found.tokens_per_row) for name, found in pipeline.estimates.items()}
+    with in_tokens() as resumed:
+        resumed.load_state_dict(json.loads(json.dumps(state)))
+        next(iter(resumed))
+    try:
+        next(iter(in_tokens(long=0)))
+    except Exception as error:
+        failed = f"{type(error).__name__}: {error}"
+    return {"calls": len(calls), "known": known, "given": given, "recipe": state["recipe"], "failed": failed}
+
+
 def save(folder):
     loader = shuffled().loader
     batches = iter(loader)
@@ -159,6 +185,8 @@ def main(folder):
     torch.set_num_threads(1)
     for what in (pad, drop, drop_with_empty_lanes, rows_without_batch, endless, one_rank_fails):
         launch(folder, 4, what)
+    for world in (1, 2):
+        launch(folder, world, measured)
     launch(folder, 2, five_epochs_with_breaks)
     launch(folder, 4, save, folder)
     for world, as_stateful in ((1, True), (2, False), (8, True)):

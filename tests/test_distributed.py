@@ -106,6 +106,22 @@ def test_a_failing_rank_raises_its_error_and_leaves_nobody_hanging(folder):
     assert len(others) == 3
 
 
+def test_tokens_are_measured_by_one_rank_for_all(folder):
+    """Once, and not at a resume; every rank then has the same recipe, and the batches are those of one rank."""
+    (alone,) = results(folder, "measured", 1)
+    world = results(folder, "measured", 2)
+    assert [rank["calls"] for rank in (alone, *world)] == [2, 2, 0], "one of them is the call that fails"
+    for rank in world:
+        assert rank["known"] == {"short": "20", "long": "200"} and rank["recipe"] == alone["recipe"]
+        assert rank["failed"].startswith("ConfigError") and "of dataset 'long' gave no token" in rank["failed"]
+    lanes = [
+        {lane: [d for number, d in given if number == lane] for lane in range(ranks.LANES)}
+        for given in (alone["given"], [turn for rank in world for turn in rank["given"]])
+    ]
+    for lane, want in lanes[0].items():
+        assert lanes[1][lane][: len(want) - 1] == want[:-1] and len(want) > 5  # the last one is filled up in a world
+
+
 @pytest.mark.parametrize("world", [1, 2, 8])
 def test_plain_dcp_moves_a_run_to_another_world(folder, world):
     together = [item for rank in results(folder, "save", 4) for item in rank]

@@ -12,6 +12,7 @@ import pytest
 from tokenizers_for_tests import TEXTS, save_folder, train_tokenizer
 
 import zephon_nodes
+from zephon_nodes.testing import assert_any_schedule, assert_any_world, assert_resumes_everywhere
 
 README = Path(__file__).parent.parent / "README.md"
 CI = Path(__file__).parent.parent / ".ci" / "run"
@@ -50,6 +51,28 @@ def test_the_programs_run_as_written(data):
     assert batch.to_training()["labels"].shape == (8, 2048)
     names["loader"].close()
     names["pipeline"].close()
+
+
+def test_the_operator_of_the_readme_is_short_and_passes_the_kit():
+    """As every operator of a user's should: any stop, any runner, any world."""
+    (program,) = [program for program in programs() if "class Dedup" in program]
+    written = program[: program.index("\n\n\n")]
+    assert len([line for line in written.splitlines() if line.strip()]) <= 15
+    exec(compile(written, "README.md", "exec"), names := {})
+    rows = [{"text": f"text {i * i % 17}", "v": i} for i in range(200)]
+
+    def make():
+        source = zephon_nodes.StaticMixtureWorkSource(
+            [zephon_nodes.Dataset.from_rows("d", rows)], num_lanes=4, chunk_size=8, flush_every=2
+        )
+        return zephon_nodes.Pipeline(source).stateful_transform(names["Dedup"]).batch(2)
+
+    assert_resumes_everywhere(make, 12)
+    assert_any_schedule(make, schedules=2)
+    assert_any_world(make, [1, 2, 4])
+    with make() as pipeline:
+        left = sum(len(batch) for batch in pipeline)
+        assert left < 200 and left + pipeline.drops.total == 200
 
 
 def test_every_public_name_that_the_readme_uses_exists():
