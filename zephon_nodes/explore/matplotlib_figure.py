@@ -18,7 +18,7 @@ def new_figure(width: float, height: float) -> tuple[Any, Any]:
     except ImportError as error:
         raise ConfigError('figures need matplotlib: pip install "zephon_nodes[plots]"') from error
 
-    class Figure(Plain):  # type: ignore[misc]
+    class Figure(Plain):
         def _repr_png_(self) -> bytes:
             import io
 
