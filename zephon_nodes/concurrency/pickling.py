@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import copyreg
 import io
+import marshal
 import os
 import pickle
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from types import CodeType
+from typing import Any, ClassVar, TypeAlias
 
 import cloudpickle
 
@@ -75,12 +77,21 @@ def loads(parts: Sequence[Any]) -> Any:
 
 
 class _Cloud(cloudpickle.Pickler):  # type: ignore[misc]
+    own: ClassVar[dict[type, Callable[[Any], Any]]] = {}
+
     def __init__(self, *args: Any, **settings: Any) -> None:
+        # Before the base's own __init__, which looks it up once.
+        self.dispatch_table = {**cloudpickle.Pickler.dispatch_table, **_reducers(), **self.own}
         super().__init__(*args, **settings)
-        self.dispatch_table = {**cloudpickle.Pickler.dispatch_table, **_reducers()}
 
 
 class _Functions(_Cloud):
+    """Code goes as it is, with the name of its file: cloudpickle leaves that out, and tracebacks would be without it."""
+
+    own: ClassVar[dict[type, Callable[[Any], Any]]] = {
+        CodeType: lambda code: (marshal.loads, (marshal.dumps(code),)),
+    }
+
     def reducer_override(self, thing: Any) -> Any:
         return (_Elsewhere, ()) if isinstance(thing, Source) else super().reducer_override(thing)
 
