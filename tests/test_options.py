@@ -53,8 +53,8 @@ def test_an_unknown_option_is_refused_with_those_that_there_are(typo, meant):
 
 
 def test_all_defaults_are_one_rank_in_threads():
-    rank, world, options = Options().in_world()
-    assert (rank, world, options.rank, options.world_size) == (0, 1, 0, 1)
+    world, options = Options().in_world()
+    assert (world.rank, world.size, options.rank, options.world_size) == (0, 1, 0, 1)
     assert options.driver() is ThreadDriver and options.threads == default_parallelism() >= 1
 
 

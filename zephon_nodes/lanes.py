@@ -43,6 +43,19 @@ def owned_lanes(num_lanes: int, rank: int, world_size: int) -> range:
     return range(rank * each, (rank + 1) * each)
 
 
+def check_grad_accum(num_lanes: int, world_size: int, grad_accum: int | None) -> None:
+    """Raises ``ConfigError`` unless ``grad_accum`` microbatches of a rank are whole rounds of its lanes."""
+    owned = num_lanes // world_size
+    if grad_accum is None or grad_accum % owned == 0:
+        return
+    near = [grad_accum // owned * owned] * (grad_accum > owned) + [(grad_accum // owned + 1) * owned]
+    worlds = [world for world in legal_worlds(num_lanes) if grad_accum % (num_lanes // world) == 0]
+    raise ConfigError(
+        f"grad_accum={grad_accum} microbatches an optimizer step aren't whole rounds of the {owned} lanes that each of "
+        f"{world_size} ranks owns (num_lanes={num_lanes}); use {' or '.join(map(str, near))}, or one of {worlds} ranks"
+    )
+
+
 class Blank(NamedTuple):
     """The turn of a lane that has ended, under at_end="pad"."""
 

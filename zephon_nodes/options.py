@@ -5,15 +5,18 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zephon_nodes.concurrency import DRIVERS, Driver, MakeEngine, default_parallelism
-from zephon_nodes.distributed import world_default
+from zephon_nodes.distributed import World, world_of
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.lanes import Agree, AtEnd
 from zephon_nodes.node import OnError
 from zephon_nodes.plan import Plan, Workers
 from zephon_nodes.work.base import check_at_least
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,10 @@ class Options:
     ``on_error`` whether bad rows raise.
 
     ``rank``, ``world_size``: by default those of torch.distributed if it is initialised, else 0 of 1.
+    ``mesh``: in place of them, the data-parallel dimensions of a DeviceMesh, such as ``mesh["dp_replicate", "dp_shard"]``;
+    ranks that differ in its other dimensions only (tensor, pipeline, context) get the same batches. Of a process group:
+    ``DeviceMesh.from_group(group, "cuda")``.
+    ``grad_accum``: microbatches that a rank takes an optimizer step, if the loader shall check that they are whole rounds.
     ``runner``: what runs the worker functions of nodes that weren't given one: "thread" (default; right where they release
     the GIL, as NumPy, Pillow, PyArrow and tokenizers do), "process" (right for Python-bound functions; rows are still read
     in threads, and what holds records stays with the driver), or "inline" (everything in the caller's thread, whatever the
@@ -29,7 +36,8 @@ class Options:
     ``prefetch``: finished outputs held ready, over all owned lanes (at least one a lane).
     ``at_end``: see ``lanes``; by default "pad" where ranks can agree through torch.distributed ("drop" if the graph has no
     blank batch to give), else "ragged".
-    ``on_error``, ``max_errors``: the policy of nodes that weren't given one, and after how many bad records to stop anyway.
+    ``on_error``, ``max_errors``: the policy of nodes that weren't given one, and after how many bad records to stop anyway,
+    counted in the epoch on each rank by itself: for so many over all ranks, divide by the world size.
     ``agree``: how ranks agree on the end, in place of torch.distributed.
 
     >>> Options(runner="inline", prefetch=8).prefetch
@@ -38,6 +46,8 @@ class Options:
 
     rank: int | None = None
     world_size: int | None = None
+    mesh: DeviceMesh | None = None
+    grad_accum: int | None = None
     runner: str | Callable[[MakeEngine, Plan], Driver] = "thread"
     parallelism: int | None = None
     prefetch: int = 4
@@ -58,14 +68,21 @@ class Options:
         if self.on_error not in ("raise", "skip"):
             raise ConfigError(f"on_error must be 'raise' or 'skip', got {self.on_error!r}")
         check_at_least("prefetch", self.prefetch, 1)
-        for name in ("parallelism", "world_size"):
+        for name in ("parallelism", "world_size", "grad_accum"):
             if getattr(self, name) is not None:
                 check_at_least(name, getattr(self, name), 1)
         for name in ("rank", "max_errors"):
             if getattr(self, name) is not None:
                 check_at_least(name, getattr(self, name), 0)
+        self._check_world()
+
+    def _check_world(self) -> None:
         if (self.rank is None) != (self.world_size is None):
             raise ConfigError(f"give rank and world_size together, got rank={self.rank}, world_size={self.world_size}")
+        if self.mesh is not None and self.rank is not None:
+            raise ConfigError(f"give either mesh or rank and world_size, got rank={self.rank} and {self.mesh!r}")
+        if self.mesh is not None and not hasattr(self.mesh, "get_coordinate"):
+            raise ConfigError(f"mesh must be a DeviceMesh of data-parallel dimensions, got {self.mesh!r}")
 
     @property
     def threads(self) -> int:
@@ -80,12 +97,10 @@ class Options:
     def driver(self) -> Callable[[MakeEngine, Plan], Driver]:
         return DRIVERS[self.runner] if isinstance(self.runner, str) else self.runner
 
-    def in_world(self) -> tuple[int, int, Options]:
-        """(rank, world size, these options with both)."""
-        rank, world_size = self.rank, self.world_size
-        if rank is None or world_size is None:
-            rank, world_size = world_default()
-        return rank, world_size, replace(self, rank=rank, world_size=world_size)
+    def in_world(self) -> tuple[World, Options]:
+        """The world, and these options with its numbers, which any process can use."""
+        world = world_of(self.rank, self.world_size, self.mesh)
+        return world, replace(self, rank=world.rank, world_size=world.size, mesh=None)
 
 
 def options_of(given: dict[str, Any]) -> Options:

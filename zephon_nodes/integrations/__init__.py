@@ -1,0 +1,1 @@
+"""The pipeline in the hands of other libraries: their loaders, trainers and checkpoints."""
