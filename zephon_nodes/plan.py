@@ -51,7 +51,7 @@ class Hop:
 
     def run(self, calls: Sequence[Any], lap: Callable[[int], None] = lambda records: None) -> list[Item]:
         """What becomes of the calls (the first hop: of the source's work; without accumulator: of the items), in order.
-        ``lap``: called behind each node of ``names``, with the number of items that it gave."""
+        ``lap``: called behind each node of ``names``, with the number of records that it gave."""
         if self.read:
             items = self.read(calls)
         elif self.accumulator:
@@ -59,10 +59,10 @@ class Hop:
         else:
             items = list(calls)
         if len(self.names) > len(self.each):
-            lap(len(items))
+            lap(_records(items))
         for function in self.each:
             items = apply_each(function, items)
-            lap(len(items))
+            lap(_records(items))
         return items
 
     def _one(self, call: Any) -> list[Item]:
@@ -75,6 +75,11 @@ class Hop:
         if self.call is None or isinstance(call, (Drop, Failure)):
             return [call]
         return self.call(call)
+
+
+def _records(items: list[Item]) -> int:
+    """How many items are no drops. The quickest way to tell: it is done behind every node."""
+    return len(items) - [*map(type, items)].count(Drop)
 
 
 def apply_each(function: Each, items: list[Item]) -> list[Item]:
