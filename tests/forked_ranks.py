@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-SECONDS = 90
+SECONDS = 200
 
 
 def run_ranks(folder: Path, world: int, what, *args) -> list:
@@ -57,7 +57,8 @@ def _be_rank(folder: Path, rank: int, world: int, meeting: Path, what, args) -> 
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
         result = what(rank, world, *args)
         (folder / f"{what.__name__}_{rank}_of_{world}.json").write_text(json.dumps(result))
-        dist.destroy_process_group()
+        if dist.is_initialized():  # a trainer may have ended it
+            dist.destroy_process_group()
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()

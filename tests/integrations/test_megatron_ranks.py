@@ -24,6 +24,8 @@ pytest.importorskip("megatron.core", reason="megatron-core isn't installed")
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.rerun_state_machine import RerunDataIterator
 
+pytestmark = pytest.mark.timeout(300)
+
 TESTS = Path(__file__).parent.parent
 ITERATIONS, SAVED_AT, MICROBATCHES = 5, 2, 8
 
@@ -34,7 +36,7 @@ def folder(tmp_path_factory):
     write_recipe(folder)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [TESTS.parent, TESTS, TESTS / "integrations"]))}
     program = [sys.executable, TESTS / "integrations" / "megatron_ranks.py", folder]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=110, env=environment)
+    done = subprocess.run(program, capture_output=True, text=True, timeout=280, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     return folder
 

@@ -26,6 +26,8 @@ from torchtitan.config import Configurable
 
 from zephon_nodes.integrations.torchtitan import RowDataLoader, TokenDataLoader
 
+pytestmark = pytest.mark.timeout(300)
+
 TESTS = Path(__file__).parent.parent
 
 
@@ -144,7 +146,7 @@ def trained(recipe):
     """What ranks of ``titan_ranks.py`` have seen."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [TESTS.parent, TESTS, TESTS / "integrations"]))}
     program = [sys.executable, TESTS / "integrations" / "titan_ranks.py", recipe.parent]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=110, env=environment)
+    done = subprocess.run(program, capture_output=True, text=True, timeout=280, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads((recipe.parent / "titan.json").read_text())
 
