@@ -42,7 +42,7 @@ def shape_of(data):
 
 
 def test_every_encoding(tmp_path, golden_rows):
-    rows = list(opened(tmp_path, GOLDEN / "mds/encodings", fmt=MdsFormat(allow_pickle=True)))
+    rows = list(opened(tmp_path, GOLDEN / "mds/encodings", fmt=MdsFormat()))
     assert len(rows) == 4
     for i, row in enumerate(rows):
         assert list(row) == sorted(golden_rows.MDS_COLUMNS)
@@ -124,12 +124,6 @@ def test_columns_are_read_alone(tmp_path, golden_rows):
     check_rows(dataset, [{"id": row["id"], "caption": row["caption"]} for row in small(golden_rows, 12)])
     with pytest.raises(ConfigError, match="no file has column 'nope'; the columns are: caption, id, image"):
         len(opened(tmp_path, GOLDEN / "mds/plain", columns=["nope"]))
-
-
-def test_pickles_need_leave(tmp_path):
-    with pytest.raises(ConfigError, match=r"column 'r_pkl' is pickled.*allow_pickle=True"):
-        len(opened(tmp_path, GOLDEN / "mds/encodings"))
-    assert opened(tmp_path, GOLDEN / "mds/encodings", columns=["c_int"])[0] == {"c_int": -3}
 
 
 @pytest.mark.parametrize("kept", [0, 3, 20, 100, 400, -1])

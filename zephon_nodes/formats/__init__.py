@@ -10,6 +10,7 @@ from zephon_nodes.formats.arrow_ipc import ArrowFormat
 from zephon_nodes.formats.base import Format
 from zephon_nodes.formats.images import ImagesFormat
 from zephon_nodes.formats.jsonl import JsonlFormat
+from zephon_nodes.formats.litdata import LitDataFormat
 from zephon_nodes.formats.mds import MdsFormat
 from zephon_nodes.formats.megatron import MegatronFormat
 from zephon_nodes.formats.parquet import ParquetFormat
@@ -108,6 +109,7 @@ for _format in (
     JsonlFormat(),
     ArrowFormat(),
     ImagesFormat(),
+    LitDataFormat(),
     MdsFormat(),
     MegatronFormat(),
     TextFormat(),

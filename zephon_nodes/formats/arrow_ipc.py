@@ -75,11 +75,13 @@ class ArrowFormat:
 
 
 class ArrowShard(Shard):
-    """One file. The places of its messages are mapped from disk where they could be written."""
+    """One file, or bytes [start, stop) of one. The places of its messages are mapped from disk where they could be written."""
 
-    def __init__(self, file: StoredFile, columns: Sequence[str] | None) -> None:
-        self.file = file
-        scan = _scan(file)
+    def __init__(
+        self, file: StoredFile, columns: Sequence[str] | None, start: int = 0, stop: int | None = None
+    ) -> None:
+        self.file, self._place = file, (file, start, stop)
+        scan = _scan(*self._place)
         self.columns = tuple(scan.schema.names)
         self.missing = tuple(name for name in columns or () if name not in self.columns)
         self._columns = None if columns is None else [name for name in columns if name not in self.missing]
@@ -90,7 +92,7 @@ class ArrowShard(Shard):
 
     def read(self, unit: int) -> Unit:
         """See ``Shard.read``."""
-        scan = _scan(self.file)
+        scan = _scan(*self._place)
         ranges = [*scan.dictionaries_before(unit), (int(scan.starts[unit]), int(scan.stops[unit]))]
         parts = scan.data.read_ranges(ranges)
         with _decoding(self.file, f"record batch {unit}"):
@@ -98,7 +100,7 @@ class ArrowShard(Shard):
 
     def take(self, rows: Rows) -> list[Any] | None:
         """See ``Shard.take``: from a memory map, for local files without dictionaries or compression."""
-        scan, index = _scan(self.file), np.asarray(rows, np.int64)
+        scan, index = _scan(*self._place), np.asarray(rows, np.int64)
         if not (scan.data.is_local and scan.mappable):
             return None
         if os.stat(scan.data.path).st_size != scan.data.size:
@@ -140,17 +142,21 @@ class _Scan(NamedTuple):
 
 
 @lru_cache(maxsize=_SCANS)
-def _scan(file: StoredFile) -> _Scan:
+def _scan(file: StoredFile, first: int, stop: int | None) -> _Scan:
     data = sized(file)
-    buffer = kept(
-        data, ".ipc", _LAYOUT, lambda: _places(file, data), lambda found: len(found) >= 40 and len(found) % 40 == 0
-    )
+    end = (data.size or 0) if stop is None else stop
+
+    def fits(found: pa.Buffer) -> bool:
+        return len(found) >= 40 and len(found) % 40 == 0
+
+    buffer = kept(data, ".ipc", _LAYOUT, lambda: _places(file, data, first, end), fits)
     table = np.frombuffer(buffer, "<i8").reshape(-1, 5)
     kinds, starts, stops, rows, plain = table.T
     batches, dictionaries = kinds == _BATCH, kinds == _DICTIONARY
     head = data.read_range(int(starts[0]), int(stops[0]))
     with _decoding(file, "the schema"):
         schema = pa.ipc.read_schema(pa.py_buffer(head))
+        schema.names  # noqa: B018 (decodes them, which may fail)
     mappable = bool(plain[batches].all()) and not dictionaries.any()
     return _Scan(
         data,
@@ -175,7 +181,7 @@ def _decoded(scan: _Scan, parts: Sequence[Any]) -> pa.RecordBatch:
 
 @lru_cache(maxsize=_MAPS)
 def _mapped_unit(shard: ArrowShard, unit: int) -> ArrowUnit:
-    scan = _scan(shard.file)
+    scan = _scan(*shard._place)
     start, stop = int(scan.starts[unit]), int(scan.stops[unit])
     with read_errors(shard.file, "map"), pa.memory_map(scan.data.path) as mapped:
         whole = mapped.read_buffer()
@@ -183,17 +189,18 @@ def _mapped_unit(shard: ArrowShard, unit: int) -> ArrowUnit:
         return shard._unit(unit, _decoded(scan, [whole[start:stop]]))
 
 
-def _places(file: StoredFile, data: StoredFile) -> Any:
+def _places(file: StoredFile, data: StoredFile, first: int, stop: int) -> Any:
     """int64 rows of (kind, start, stop, rows, 1 if not compressed), one for each message."""
     with data.open() as stream, _decoding(file, "its messages"), read_errors(file, "read"):
-        found = list(_messages(stream, data.size or 0))
+        found = list(_messages(stream, first, stop))
     if not found or found[0][0] != _SCHEMA:
         raise ReadError(f"{file}: it doesn't begin with a schema: it isn't an Arrow file or stream", path=str(file))
     return np.array(found, "<i8").tobytes()
 
 
-def _messages(stream: BinaryIO, size: int) -> Iterator[tuple[int, int, int, int, int]]:
-    place = 8 if stream.read(8) == _MAGIC else 0
+def _messages(stream: BinaryIO, place: int, size: int) -> Iterator[tuple[int, int, int, int, int]]:
+    stream.seek(place)
+    place += 8 if stream.read(8) == _MAGIC else 0
     while True:
         stream.seek(place)
         head = stream.read(8)

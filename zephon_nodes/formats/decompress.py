@@ -34,7 +34,12 @@ def plain(file: StoredFile) -> StoredFile:
     A store that tells no version has it decompressed each time. Raises ``ReadError`` if that fails, or if there is no room.
     """
     codec = next((codec for ending, codec in CODECS.items() if file.name.lower().endswith(ending)), None)
-    return file if codec is None else file.computed(".raw", partial(_decompress, codec=codec))
+    return file if codec is None else decompressed(file, codec)
+
+
+def decompressed(file: StoredFile, codec: str) -> StoredFile:
+    """The content of a file that is compressed with ``codec``. Raises ``ReadError`` if it can't be decompressed."""
+    return file.computed(".raw", partial(_decompress, codec=codec))
 
 
 def sized(file: StoredFile) -> StoredFile:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zephon_nodes.errors import ConfigError, ReadError
+from zephon_nodes.errors import ReadError
 from zephon_nodes.formats.base import Shard
 from zephon_nodes.formats.decompress import CODECS, plain, sized
 from zephon_nodes.formats.mds_values import Value, value_reader
@@ -54,7 +54,7 @@ class MdsFormat:
     files as bytes, ``pil`` as PIL images. Where a raw and a compressed shard of one name are there, the raw one is read; a
     compressed one is decompressed into the cache folder at its first read.
 
-    ``allow_pickle``: read "pkl" columns; a pickle can run any code, so only for files that you trust.
+    ``allow_pickle``: read "pkl" columns of more than plain values; they can run any code, so only for files that you trust.
 
     >>> import zephon_nodes.formats.mds as mds
     >>> mds.MdsFormat(allow_pickle=True).name
@@ -82,7 +82,7 @@ class MdsFormat:
         return [_with_facts(file, said.get(_raw_path(file))) for file in shards]
 
     def open(self, file: StoredFile, columns: Sequence[str] | None) -> Shard:
-        """The shard of a file. Raises ``ReadError`` if its header can't be read, ``ConfigError`` for pickled columns."""
+        """The shard of a file. Raises ``ReadError`` if its header can't be read."""
         wanted = None if columns is None else tuple(columns)
         if not isinstance(file, MdsFile) or file.rows < 0:
             header = _header(file)
@@ -103,21 +103,14 @@ class MdsShard(SpanShard):
         asked: tuple[tuple[str, ...] | None, bool],
     ) -> None:
         super().__init__(file, rows, nbytes)
-        names, encodings = _columns(file, config)
-        columns, allow_pickle = asked
+        names, _ = _columns(file, config)
+        columns, _ = self._asked = asked
         self.columns = names
         self.missing = tuple(name for name in columns or () if name not in names)
-        self._wanted = columns
-        for name, encoding in zip(names, encodings, strict=True):
-            if encoding == "pkl" and not allow_pickle and name in (columns or names):
-                raise ConfigError(
-                    f"{file}: column {name!r} is pickled, and a pickle can run any code; leave it out with columns=, or "
-                    "read files that you trust with fmt=MdsFormat(allow_pickle=True)"
-                )
 
     def spans(self) -> Spans:
         """See ``SpanShard.spans``."""
-        spans = _spans(self.file, self._wanted)
+        spans = _spans(self.file, *self._asked)
         self.check_rows(len(spans.offsets) - 1, "index.json")
         return spans
 
@@ -129,9 +122,9 @@ class _Header(NamedTuple):
 
 
 @lru_cache(maxsize=_HEADERS)
-def _spans(file: StoredFile, wanted: tuple[str, ...] | None) -> Spans:
+def _spans(file: StoredFile, wanted: tuple[str, ...] | None, allow_pickle: bool) -> Spans:
     header = _header(file)
-    return Spans(header.data, header.offsets, _row_decoder(file, header.config, wanted))
+    return Spans(header.data, header.offsets, _row_decoder(file, header.config, wanted, allow_pickle))
 
 
 @lru_cache(maxsize=_HEADERS)
@@ -170,11 +163,13 @@ def _columns(file: StoredFile, config: Any) -> tuple[tuple[str, ...], tuple[str,
     return names, encodings
 
 
-def _row_decoder(file: StoredFile, config: dict[str, Any], wanted: tuple[str, ...] | None) -> Decode:
+def _row_decoder(
+    file: StoredFile, config: dict[str, Any], wanted: tuple[str, ...] | None, allow_pickle: bool
+) -> Decode:
     names, encodings = _columns(file, config)
     fixed = config["column_sizes"]
     plan = [
-        (name, size, value_reader(encoding) if wanted is None or name in wanted else None)
+        (name, size, value_reader(encoding, allow_pickle) if wanted is None or name in wanted else None)
         for name, size, encoding in zip(names, fixed, encodings, strict=True)
     ]
     sizes = struct.Struct(f"<{sum(size is None for size in fixed)}I")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import decimal
 import json
-import pickle
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -17,6 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+
+from zephon_nodes.formats.pickles import unpickled
 
 Value: TypeAlias = Callable[[memoryview], Any]
 
@@ -27,7 +28,7 @@ _SCALARS = {
 _BYTES = ("bytes", "jpeg", "png")
 
 
-def value_reader(encoding: str) -> Value:
+def value_reader(encoding: str, allow_pickle: bool = False) -> Value:
     """The function from a column's bytes to its value. Raises ValueError for an encoding that isn't known."""
     kind, _, rest = encoding.partition(":")
     if encoding in _BYTES:
@@ -35,12 +36,14 @@ def value_reader(encoding: str) -> Value:
     if encoding in _SCALARS:
         number = struct.Struct(_SCALARS[encoding])
         return lambda piece: number.unpack(piece)[0]
+    if encoding == "pkl":
+        return lambda piece: unpickled(piece, allow_pickle)
     if encoding in _OTHERS:
         return _OTHERS[encoding]
     if kind == "ndarray":
         return _array_reader(rest)
     if encoding.startswith("list[") and encoding.endswith("]"):
-        item = value_reader(encoding[5:-1])
+        item = value_reader(encoding[5:-1], allow_pickle)
         return lambda piece: [item(part) for part in _list(piece)]
     raise ValueError(f"encoding {encoding!r} isn't known")
 
@@ -90,13 +93,6 @@ def _pil(piece: memoryview) -> Image.Image:
     return Image.frombytes(mode, (width, height), bytes(piece[12 + letters :]))
 
 
-def _unpickled(piece: memoryview) -> Any:
-    try:
-        return pickle.loads(piece)
-    except Exception as error:
-        raise ValueError(f"it can't be unpickled: {type(error).__name__}: {error}") from error
-
-
 def _text(piece: memoryview) -> str:
     return str(piece, "utf-8")
 
@@ -107,7 +103,6 @@ _OTHERS: dict[str, Value] = {
     "str_float": lambda piece: float(_text(piece)),
     "str_decimal": lambda piece: decimal.Decimal(_text(piece)),
     "json": lambda piece: json.loads(_text(piece)),
-    "pkl": _unpickled,
     "pil": _pil,
     **dict.fromkeys(("jpeg_array", "jpegarray"), lambda piece: list(map(bytes, _parts(piece)))),
 }

@@ -58,3 +58,47 @@ def small(i: int) -> dict[str, object]:
 def megatron_documents() -> list[list[list[int]]]:
     """Documents, each a list of sequences of token ids; the second has no tokens, the last two sequences."""
     return [[[1, 2, 3]], [[]], [[255] * 40], [[7], [8, 9]]]
+
+
+LITDATA_DTYPES = (
+    "bool",
+    "uint8",
+    "int8",
+    "int16",
+    "uint16",
+    "int32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+)
+
+
+def litdata_tree(i: int, tensor=np.array) -> dict[str, object]:
+    """A row of every kind of leaf and container. ``tensor``: ``torch.tensor``, or nothing to have arrays in its place."""
+    pixels = picture(i)
+    jpeg = Image.open(io.BytesIO(encoded(i, "jpeg")))
+    return {
+        "int": i - 2,
+        "float": i / 3,
+        "bool": i % 2 == 0,
+        "str": text(i),
+        "bytes": bytes([i]) * i,
+        "none": None,
+        "pickled": {1, i},
+        "json": [text(i), None, {"deep": [i]}],
+        "texts": [text(j) for j in range(i)],
+        "ints": [i, -1],
+        "floats": [i / 2],
+        "bools": [True, i == 1],
+        "tree": {"list": [(i, "a"), {"x": b"y"}]},
+        "pil": pixels,
+        "jpeg": jpeg,
+        "jpegs": [jpeg] * (i + 1),
+        "two": tensor(np.arange(2 * i, dtype=np.float32).reshape(2, i)),
+        "no_dims": tensor(np.array(i, np.int64)),
+        "array_two": np.arange(2 * i, dtype=np.uint16).reshape(2, i),
+        **{f"t_{kind}": tensor(np.arange(i + 1).astype(kind)) for kind in LITDATA_DTYPES},
+        **{f"n_{kind}": np.arange(i + 1).astype(kind) for kind in (*LITDATA_DTYPES, "uint32", "uint64", "complex128")},
+    }
