@@ -39,8 +39,14 @@ class Done(NamedTuple):
     cpu: float
 
 
+serving = False
+"""Whether this process is a worker."""
+
+
 def serve(sock: socket.socket) -> None:
     """Answers until the other end is gone."""
+    global serving
+    serving = True
     channel = Channel(sock)
     try:
         hops = {names: _loaded(data) for names, data in channel.receive().hops.items()}

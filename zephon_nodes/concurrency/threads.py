@@ -310,10 +310,10 @@ def _join(thread: threading.Thread, deadline: float) -> None:
 
 def in_worker() -> bool:
     """Whether this is any thread but the first, or a process that another one started for its work."""
-    started = sys.modules.get("multiprocessing.process")  # without it no process has been started by its means
-    return threading.current_thread() is not threading.main_thread() or (
-        started is not None and started.parent_process() is not None
-    )
+    if threading.current_thread() is not threading.main_thread():
+        return True
+    ours, others = (sys.modules.get(name) for name in ("zephon_nodes.concurrency.child", "multiprocessing.process"))
+    return (ours is not None and ours.serving) or (others is not None and others.parent_process() is not None)
 
 
 def default_parallelism() -> int:

@@ -87,7 +87,8 @@ def dataset_text(dataset: Dataset) -> str:
     first = [dataset[i] for i in range(min(_ROWS, dataset.rows))]
     if first and all(isinstance(row, Mapping) for row in first):
         lines += ["", text_grid(["field", "type", "first"], _fields(first))]
-    origins = [[(dataset.files[0], i)] for i in range(len(first))]
+    shards = np.searchsorted(dataset.shard_starts, np.arange(len(first)), side="right") - 1
+    origins = [[(dataset.files[s], i - int(dataset.shard_starts[s]))] for i, s in enumerate(shards.tolist())]
     return "\n".join([*lines, "", repr(Table(first, origins, "rows"))])
 
 
