@@ -3,11 +3,13 @@ resolution (Qwen2-VL and its like). Copy the one that is nearest to what you wan
 
 All have the same steps, and none is more than those steps:
 
-    shuffle   of files as they are stored: a window of decoded images would be ten times as large
     images    decoded and resized, ``images``: a list of uint8 (H, W, 3) a record
     text      with a mark for each image, then token ids, then as many ids for a mark as its image has positions
     packing   whole samples into sequences of ``max_length`` tokens; samples that are longer are left out and counted
     batch     of ``microbatch_size`` sequences, as tensors: see ``collate`` for names, shapes and dtypes
+
+Rows come shuffled from the source. To mix further, put ``.shuffle(...)`` before the images, where a record is a file:
+what it holds is let go at once at the end of a span, and then decoded, so its size bounds memory.
 
 ``vision`` decides about the style: a ``FixedGrid`` or a ``DynamicResolution``. ``tokenizer``: as of ``Tokenize``; it needs
 the token ``image_token`` ("<image>"), of which one is written for each image. Rows may have several images, one, or none
@@ -53,7 +55,6 @@ def caption_pretraining(
     rope = "3d" if isinstance(vision, DynamicResolution) else "1d"
     return (
         Pipeline(source, **options)
-        .shuffle(buffer_size=256)
         .then(LoadImages, vision, "image")
         .map(partial(caption_text, image_token=image_token, field="caption"))
         .tokenize(tokenizer, "text")
@@ -87,7 +88,6 @@ def interleaved(
     rope = "3d" if isinstance(vision, DynamicResolution) else "1d"
     return (
         Pipeline(source, **options)
-        .shuffle(buffer_size=256)
         .then(LoadImages, vision, "images")
         .map(partial(interleaved_text, image_token=image_token, field="texts"))
         .tokenize(tokenizer, "text")
@@ -128,7 +128,6 @@ def visual_chat(
     rope = "3d" if isinstance(vision, DynamicResolution) else "1d"
     return (
         Pipeline(source, **options)
-        .shuffle(buffer_size=256)
         .then(LoadImages, vision, "images")
         .map(chat)
         .tokenize_chat(tokenizer, "messages", chat_template=chat_template)
