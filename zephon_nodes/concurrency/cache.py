@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -23,6 +23,10 @@ class SharedCache(Generic[K, V]):
         self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()
         self._changed = threading.Condition()
         self.made = self.hits = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, such as that of a worker process, is an empty one."""
+        return type(self), (self._limit,)
 
     def fetch(self, wanted: Mapping[K, int], make: Callable[[K], tuple[V, int]]) -> dict[K, V]:
         """The values of some keys. ``wanted``: how much of each is taken; ``make(key)``: a value and how much it has."""
