@@ -130,7 +130,8 @@ def store_errors() -> tuple[type[Exception], ...]:
     """The exceptions by which a store says that it failed. Those of some libraries aren't OSErrors, nor are time-outs before 3.11."""
     known = (
         *(("aiohttp", "ClientError"), ("botocore.exceptions", "BotoCoreError"), ("botocore.exceptions", "ClientError")),
-        *(("azure.core.exceptions", "AzureError"), ("gcsfs.retry", "HttpError")),
+        *(("azure.core.exceptions", "AzureError"), ("gcsfs.retry", "HttpError"), ("gcsfs.retry", "ChecksumError")),
+        *(("google.api_core.exceptions", "GoogleAPIError"),),
         *(("google.auth.exceptions", "GoogleAuthError"), ("httpx", "HTTPError")),
     )
     found = [getattr(sys.modules.get(module), name, None) for module, name in known]
