@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -211,3 +212,18 @@ def test_phases_in_tokens_need_an_estimation(unit):
     dataset = Dataset.from_rows("a", [{"v": 0}])
     with pytest.raises(ConfigError, match=r"token_estimation=TokenEstimation\(\)"):
         StaticMixtureWorkSource([dataset], Phases([(0, {"a": 1})], **unit))
+
+
+def test_the_conversion_is_part_of_the_recipe_once_it_is_known():
+    """A later release that rounded otherwise would be refused, and not go on elsewhere."""
+    datasets = [Dataset.from_rows(name, [{"v": 0}]) for name in "ab"]
+    phases = Phases([(0, {"a": 1}), (6000, {"b": 1})], unit="tokens")
+    source = StaticMixtureWorkSource(datasets, phases, 1, 5, token_estimation=TokenEstimation({"a": 20}))
+    assert source.recipe()["starts_in_chunks"] is None
+    known = source.measured({"b": 7})
+    assert known.recipe()["starts_in_chunks"] == [phase.start for phase in known.phases()] == [0, 60]
+    assert "starts_in_chunks" not in StaticMixtureWorkSource(datasets, {"a": 1, "b": 1}).recipe()
+
+
+def test_a_start_may_be_a_number_of_numpy():
+    assert Phases([(0, {"a": 1}), (np.int64(7), {"b": 1})]).recipe() == Phases([(0, {"a": 1}), (7, {"b": 1})]).recipe()

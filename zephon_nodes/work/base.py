@@ -207,7 +207,7 @@ class WorkSource(Source):
             if empty == MOST_EMPTY:
                 raise ConfigError(
                     f"{source_name(self)}.chunk gave {empty:,} empty chunks on end in lane {lane}, up to index {index}; "
-                    "give None after the end of a lane"
+                    "give None after the end of a lane, and let no phase begin long after the rows of those before it are gone"
                 )
 
     def _shards_ahead(self, lane: int, epoch: int, index: int) -> ShardsAhead | None:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import numpy as np
+
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.work.base import check_at_least
 from zephon_nodes.work.mixture_spec import exact_shares
@@ -101,7 +103,7 @@ def _between(here: Shares, there: Shares, at: Fraction) -> Shares:
 
 def _checked(phases: Any) -> list[tuple[int, Weights]]:
     try:
-        listed = [(start, weights) for start, weights in phases]
+        listed = [(int(start) if isinstance(start, np.integer) else start, weights) for start, weights in phases]
         if isinstance(phases, Mapping):
             raise TypeError
     except (TypeError, ValueError):

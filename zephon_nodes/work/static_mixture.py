@@ -143,6 +143,7 @@ class StaticMixtureWorkSource(WorkSource):
         self._names = tuple(dataset.name for dataset in self.datasets)
         self._components = [Component(dataset, self._order(dataset)) for dataset in self.datasets]
         self._times: dict[int, LaneTime] = {}
+        self._converted: dict[Phases, list[int]] = {}
         # No further than the shortest window lasts, so that at most the next one is fetched beside the present one.
         shortest = min(component.order.window_rows for component in self._components)
         self.look_ahead = max(1, min(16, shortest // self.chunk_size))
@@ -257,12 +258,15 @@ class StaticMixtureWorkSource(WorkSource):
         doesn't add up."""
         if phases.unit == "chunks":
             return [phase.start for phase in phases.phases]
+        if phases in self._converted:
+            return self._converted[phases]
         starts, tokens = [0], Fraction(0)
         for i, there in enumerate(phases.phases[1:]):
             stretch = _Stretch(phases, i, self._tokens_a_chunk)
             count = stretch.chunks(there.start * (phases.tokens_per_step or 1) - tokens)
             tokens += stretch.tokens(count)
             starts.append(starts[-1] + count)
+        self._converted[phases] = starts
         return starts
 
     def _tokens_a_chunk(self, shares: Shares) -> Fraction:
@@ -286,7 +290,7 @@ class StaticMixtureWorkSource(WorkSource):
             raise ConfigError(f"tokens per row don't fit this source: {problem}")
         new = copy.copy(self)
         new.tokens_per_row = self.tokens_per_row | {name: as_fraction(name, n) for name, n in tokens_per_row.items()}
-        new._times = {}
+        new._times, new._converted = {}, {}
         return new
 
     def adopted(self, recipe: Mapping[str, Any]) -> StaticMixtureWorkSource:
@@ -391,6 +395,8 @@ class StaticMixtureWorkSource(WorkSource):
         if self.token_estimation:
             known = all(name in self.tokens_per_row for name in era.datasets)
             said["tokens_per_row"] = {name: str(self.tokens_per_row[name]) for name in era.datasets} if known else None
+        if era.phases.unit != "chunks":
+            said["starts_in_chunks"] = None if self.unmeasured() else self._starts(era.phases)
         return said if era is self._eras[0] else said | {"epoch": era.epoch, "span": era.span}
 
 
