@@ -10,6 +10,7 @@ import fsspec
 import mm_pictures as mm
 import numpy as np
 import pytest
+from files_over_http import serve
 from PIL import Image
 
 from multimodal import (
@@ -173,6 +174,23 @@ def test_an_image_that_the_vision_refuses_is_named_too():
     assert "image 1: image of 1 x 900: one side is more than 200 times the other" in str(error)
     error = failing([{"images": [mm.drawn(8, 8), mm.drawn(1, 900)]}], ResizeImages, DynamicResolution())
     assert "image 1: image of 1 x 900" in str(error)
+
+
+def test_images_over_http():
+    pytest.importorskip("aiohttp")
+    with serve({"a.png": PNG, "text.jpg": b"no image"}) as site:
+        assert np.array_equal(loaded(f"{site.url}/a.png?size=large")[0], loaded(PNG)[0])
+        rows = [{"image": name, "id": i} for i, name in enumerate(("a.png", "gone.png", "text.jpg", "a.png"))]
+        graph = pipeline(rows).then(LoadImages, VISION, root=site.url, on_error="skip")
+        assert [row["id"] for row in graph] == [0, 3]
+        assert [drop.reason for drop in graph.drops.rows] == [
+            f"ImageError: image 0: there is no file {site.url}/gone.png",
+            "ImageError: image 0: not an image: starts with b'no image'; JPEG, PNG, WebP, GIF, TIFF and BMP are read",
+        ]
+        site.failing = True
+        options = {"retries": Retries(give_up_after=0)}
+        with pytest.raises(ReadError, match="can't read it"):
+            list(pipeline(rows).then(LoadImages, VISION, root=site.url, on_error="skip", storage_options=options))
 
 
 class Failing(fsspec.AbstractFileSystem):
