@@ -14,7 +14,7 @@ from runs import source
 from zephon_nodes import Dataset, Loader, Microbatch, Pipeline, StaticMixtureWorkSource, TokenEstimation
 from zephon_nodes.counters import RunCounters
 from zephon_nodes.stream import Pointer
-from zephon_nodes.tally import Tally, mixture_error, shares, sizes
+from zephon_nodes.tally import Tally, mixture_error, shares, sizes, totals
 
 
 def rows(*lengths):
@@ -131,3 +131,9 @@ def test_blank_batches_hold_nothing():
 def test_shares_and_errors():
     assert shares({"b": 3, "a": 1}) == {"a": 0.25, "b": 0.75} and shares({"a": 0}) == {}
     assert mixture_error({"a": 1.0}, {"a": 0.75, "b": 0.25}) == 0.25 and mixture_error({}, {}) == 0
+
+
+@given(LENGTHS, LENGTHS, st.sampled_from(sorted(PACKERS)), st.integers(1, 3))
+def test_totals_are_those_of_the_sizes(a, b, packer, size):
+    for batch in PACKERS[packer](two(a, b)).batch(size):
+        assert totals(batch) == sizes(batch)[:3]
