@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from typing import cast
 
 from zephon_nodes.errors import ConfigError
+from zephon_nodes.formats.array_record import ArrayRecordFormat
 from zephon_nodes.formats.arrow_ipc import ArrowFormat
 from zephon_nodes.formats.base import Format
 from zephon_nodes.formats.images import ImagesFormat
 from zephon_nodes.formats.jsonl import JsonlFormat
+from zephon_nodes.formats.lance import LanceFormat
 from zephon_nodes.formats.litdata import LitDataFormat
 from zephon_nodes.formats.mds import MdsFormat
 from zephon_nodes.formats.megatron import MegatronFormat
 from zephon_nodes.formats.parquet import ParquetFormat
 from zephon_nodes.formats.text import TextFormat
 from zephon_nodes.formats.tokens import TokensFormat
+from zephon_nodes.formats.vortex import VortexFormat
 from zephon_nodes.formats.webdataset import WebDatasetFormat
 from zephon_nodes.storage import StoredFile
 
@@ -107,13 +110,16 @@ def gather(fmt: Format, files: Sequence[StoredFile]) -> list[StoredFile]:
 for _format in (
     ParquetFormat(),
     JsonlFormat(),
+    ArrayRecordFormat(),
     ArrowFormat(),
     ImagesFormat(),
+    LanceFormat(),
     LitDataFormat(),
     MdsFormat(),
     MegatronFormat(),
     TextFormat(),
     TokensFormat(),
+    VortexFormat(),
     WebDatasetFormat(),
 ):
     register_format(_format)
