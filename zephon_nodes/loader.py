@@ -105,7 +105,7 @@ class Loader:
         Since the loader was made or a state was loaded: ``batches``; ``samples``, their rows; ``tokens`` without padding;
         ``padding_share`` of all positions; ``data_wait_seconds`` that the trainer waited in ``next``, ``data_wait_share``
         of all its time; ``share/NAME`` of each dataset; and ``mixture_error``, the largest distance of such a share from
-        the mixture's (in tokens with a ``token_estimation``, else in rows). Of the epoch, as the state has it, so a resume
+        the mixture's (in rows, or with a ``token_estimation`` in tokens, of every seventh batch). Of the epoch, as the state has it, so a resume
         goes on: ``dropped``, ``failed`` (records left out, those of them by errors); and ``epoch`` itself. Nothing is
         reset by asking.
         """

@@ -298,6 +298,10 @@ class Session:
             self._targets = {**kept, at: self._source.shares(*at) if mixes else None}
         return self._targets[at]
 
+    def target(self) -> dict[str, float] | None:
+        """The mixture that the last output's span was to have."""
+        return self._target(self._lanes[self.lane].span) if self.lane in self._lanes else None
+
     def metrics(self) -> dict[str, float]:
         """See ``Loader.metrics``."""
         lanes = list(self._lanes.values())

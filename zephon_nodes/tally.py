@@ -13,9 +13,9 @@ from zephon_nodes.counters import RunCounters
 from zephon_nodes.microbatch import Microbatch
 from zephon_nodes.stream import Pointer
 
-
-EVERY = 8
-"""Batches of which one is looked at document by document, where the mixture is in tokens: that takes longest."""
+EVERY = 7
+"""Batches of which one is looked at document by document, where the mixture is in tokens: that takes longest. No power of
+two, so that all lanes have their turn."""
 
 _DATASET = operator.itemgetter(0)
 
@@ -70,7 +70,7 @@ class Tally:
         self.padding += padding
         amounts: Mapping[str, float] = Counter(map(_DATASET, origins))
         if self.weigh == "tokens" and tokens:
-            if len(amounts) > 1 and self.batches % EVERY != 1:
+            if self.batches % EVERY != 1:
                 return
             amounts = {name: tokens for name in amounts} if len(amounts) == 1 else sizes(payload, origins).by_dataset
         self.given.update(amounts)

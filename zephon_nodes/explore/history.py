@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -66,13 +65,15 @@ class History:
             self.add(batch)
             yield batch
 
-    def add(self, batch: Any, wanted: Mapping[str, float] | None = None) -> None:
-        """One output: a ``Microbatch``, a dict of tensors, or any other payload, of which less is known."""
+    def add(self, batch: Any, target: Mapping[str, float] | None = None) -> None:
+        """One output: a ``Microbatch``, a dict of tensors, or any other payload, of which less is known. ``target``: the
+        shares of the mixture."""
         now = time.perf_counter()
         self._begun = self._begun or now
         origins = tuple(at for row in batch.pointers for at in row) if isinstance(batch, Microbatch) else ()
         size = sizes(batch, origins)
-        amounts = dict(size.by_dataset), dict(wanted or {})
+        total = size.tokens if self.weigh == "tokens" else len(origins)
+        amounts = dict(size.by_dataset), {name: share * total for name, share in (target or {}).items()}
         lengths = tuple(size.documents), tuple(size.rows)
         seconds = now - self._begun
         self.entries.append(Entry(seconds, size.samples, size.tokens, size.padding, *amounts, *lengths, origins))
@@ -117,14 +118,11 @@ def record(root: Node, options: Mapping[str, Any], outputs: int) -> History:
     given = options_of({**options, "at_end": "ragged", "agree": lambda rounds, largest: rounds})
     session = Session(apart(root), given)
     history = History(session.tally.weigh)
-    before: Counter[str] = Counter()
     try:
         session.restart()
         for _ in range(outputs):
             batch = session.next()
-            wanted = session.tally.wanted
-            history.add(batch, {name: wanted[name] - before[name] for name in wanted})
-            before = Counter(wanted)
+            history.add(batch, session.target())
     except StopIteration:
         return history
     finally:
