@@ -12,10 +12,10 @@ if [ ! -x "$root/python/bin/python3.13t" ]; then
     apt-get install -y -qq build-essential dpkg-dev libssl-dev libffi-dev zlib1g-dev libbz2-dev liblzma-dev libsqlite3-dev
     apt-get $apt update -qq
     (cd "$root/src" && apt-get $apt source -qq --download-only python3.13 && dpkg-source --no-check -x python3.13_*.dsc python)
-    (cd "$root/src/python" && ./configure -q --disable-gil --disable-test-modules --prefix="$root/python" && nice -n 19 make -s -j2 && make -s install)
+    (cd "$root/src/python" && ./configure -q --disable-gil --disable-test-modules --prefix="$root/python" && nice -n 19 make -s -j2 && make -s install ENSUREPIP=no)
 fi
 if [ ! -x "$root/venv/bin/python" ]; then
-    "$root/python/bin/python3.13t" -m venv "$root/venv"
-    "$root/venv/bin/pip" install -q numpy pyarrow pillow fsspec cloudpickle tqdm torch==2.12.0 torchdata==0.11.0
+    "$root/python/bin/python3.13t" -m venv --without-pip "$root/venv"
+    python3 -m pip --python "$root/venv/bin/python" install -q numpy pyarrow pillow fsspec cloudpickle tqdm torch==2.12.0 torchdata==0.11.0
 fi
 PYTHONPATH="$here/../.." "$root/venv/bin/python" "$here/free_threaded.py"
