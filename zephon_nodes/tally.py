@@ -43,6 +43,8 @@ class Tally:
         self.batches = self.samples = self.tokens = self.padding = 0
         self.given: Counter[str] = Counter()
         self.wanted: Counter[str] = Counter()
+        self._target: Mapping[str, float] | None = None
+        self._since = 0
         self._run = RunCounters()
         self._waited = self._elapsed = 0.0
 
@@ -68,18 +70,25 @@ class Tally:
         self.samples += samples
         self.tokens += tokens
         self.padding += padding
-        amounts: Mapping[str, float] = Counter(map(_DATASET, origins))
-        if self.weigh == "tokens" and tokens:
-            if self.batches % EVERY != 1:
-                return
-            amounts = {name: tokens for name in amounts} if len(amounts) == 1 else sizes(payload, origins).by_dataset
-        self.given.update(amounts)
-        total = sum(amounts.values())
-        for name, share in (target or {}).items():
-            self.wanted[name] += share * total  # type: ignore[assignment]  # Counter holds floats as well
+        if target is not self._target:
+            self._settle()
+            self._target = target
+        if self.weigh != "tokens" or not tokens:
+            self.given.update(map(_DATASET, origins))
+            self._since += len(origins)
+        elif self.batches % EVERY == 1:
+            self.given.update(sizes(payload, origins).by_dataset)
+            self._since += tokens
+
+    def _settle(self) -> None:
+        """Adds up what was wanted while the target was the same."""
+        for name, share in (self._target or {}).items():
+            self.wanted[name] += share * self._since  # type: ignore[assignment]  # Counter holds floats as well
+        self._since = 0
 
     def metrics(self) -> dict[str, float]:
         """See ``Loader.metrics``."""
+        self._settle()
         given, wanted = shares(self.given), shares(self.wanted)
         out: dict[str, float] = {
             "batches": self.batches,
