@@ -2,11 +2,18 @@
 
 import inspect
 
+import fsspec
 import pytest
 from recipes_for_tests import Backwards, datasets, write_files
 
 from zephon_nodes import Concat, ConfigError, Dataset, Mix, Phases, StaticMixtureWorkSource, TokenEstimation
+from zephon_nodes.formats.litdata import LitDataFormat
+from zephon_nodes.formats.mds import MdsFormat
+from zephon_nodes.formats.tokens import TokensFormat
+from zephon_nodes.formats.webdataset import WebDatasetFormat
 from zephon_nodes.recipe_sources import dataset_from, dataset_table, public, source_from, source_table
+from zephon_nodes.recipe_values import decoded
+from zephon_nodes.toml_text import dumps, parse
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +27,7 @@ def named(folder):
 
 def test_a_dataset_remembers_all_that_it_was_given(folder):
     given = datasets(folder, ["wiki"])[0].given
-    assert set(given) == set(inspect.signature(Dataset.from_path).parameters) - {"name"}
+    assert set(given) == set(inspect.signature(Dataset.from_path).parameters) - {"name", "cache"}
 
 
 def test_a_dataset_there_and_back(folder, monkeypatch):
@@ -43,7 +50,29 @@ def test_a_dataset_there_and_back(folder, monkeypatch):
     }
     assert "geheim" not in str(table)
     table["storage_options"] = {"auto_mkdir": False}
-    assert dataset_from(table, "here", None, {}).fingerprint() == made.fingerprint()
+    assert dataset_from(table, "here", None).fingerprint() == made.fingerprint()
+
+
+FORMATS = [
+    LitDataFormat(block_size=64),
+    MdsFormat(allow_pickle=True),
+    TokensFormat(128, "uint16"),
+    WebDatasetFormat(decode=False),
+]
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
+def test_the_settings_of_a_format_go_along(folder, fmt):
+    made = datasets(folder, ["code"])[0]
+    made.given["fmt"] = fmt
+    back = decoded(parse(dumps({"d": dataset_table(made)}), "here")["d"]["format"], "here")
+    assert type(back) is type(fmt) and vars(back) == vars(fmt)
+
+
+def test_a_cache_can_be_named_in_a_file_and_is_not_written(folder, tmp_path):
+    cache = {"call": "zephon_nodes.shard_cache:ShardCache", "folder": str(tmp_path), "max_bytes": 1 << 20}
+    found = dataset_from({"name": "j", "path": "code.jsonl", "cache": cache}, "here", folder)
+    assert found.rows == 60 and "cache" not in dataset_table(found)
 
 
 def test_lists_patterns_and_urls_keep_their_form(folder, monkeypatch):
@@ -54,7 +83,7 @@ def test_lists_patterns_and_urls_keep_their_form(folder, monkeypatch):
 
 
 def test_relative_paths_begin_in_the_folder_of_the_file(folder):
-    found = dataset_from({"name": "j", "path": ["code.jsonl", "news.jsonl"]}, "here", folder, {})
+    found = dataset_from({"name": "j", "path": ["code.jsonl", "news.jsonl"]}, "here", folder)
     assert found.rows == 60 + 75
 
 
@@ -62,6 +91,13 @@ def test_secrets_that_come_apart_from_the_file_reach_the_store(folder):
     table = {"name": "j", "path": f"file://{folder}/code.jsonl", "storage_options": {"auto_mkdir": False}}
     found = dataset_from(table, "here", None, {"auto_mkdir": True})
     assert found.given["storage_options"] == {"auto_mkdir": True}
+    fsspec.filesystem("memory").pipe("/recipes/code.jsonl", (folder / "code.jsonl").read_bytes())
+    asked = []
+    far = dataset_from(
+        {"name": "j", "path": "memory://recipes/code.jsonl"}, "here", None, lambda: asked.append(1) or {}
+    )
+    assert far.rows == 60 and asked, "a function gives all of them"
+    assert "storage_options" not in dataset_table(far)
 
 
 def test_names_that_sound_like_secrets_are_left_out_at_any_depth():
@@ -94,7 +130,7 @@ def test_names_that_sound_like_secrets_are_left_out_at_any_depth():
 )
 def test_a_dataset_that_can_not_be_read_says_where(folder, table, said):
     with pytest.raises(ConfigError, match=said):
-        dataset_from(table, "here", folder, {})
+        dataset_from(table, "here", folder)
 
 
 def test_a_password_in_a_url_is_not_written(folder):

@@ -34,6 +34,7 @@ from zephon_nodes.ops.tokenize import Tokenize
 from zephon_nodes.ops.tokenize_chat import TokenizeChat
 from zephon_nodes.options import options_of
 from zephon_nodes.recipe_file import read_recipe_file, write_recipe
+from zephon_nodes.remote import Options as StoreOptions
 from zephon_nodes.work.base import Source
 from zephon_nodes.work.node_source import from_node
 
@@ -87,13 +88,14 @@ class Pipeline:
         cls,
         path_or_text: str | os.PathLike[str],
         *,
-        storage_options: Mapping[str, Mapping[str, Any]] | None = None,
+        storage_options: Mapping[str, StoreOptions] | None = None,
         **options: Any,
     ) -> Pipeline:
         """The pipeline of a recipe file, or of its text: datasets, source, nodes with their settings, functions by import
         path. See the head of ``recipe_file`` for the form.
 
-        ``storage_options``: by dataset name, on top of those of the file, which is no place for secrets. ``options``: run
+        ``storage_options``: by dataset name, on top of those of the file, which is no place for secrets; or a function that
+        gives all of a dataset's, as ``Dataset.from_path`` takes it. ``options``: run
         options, which win over those of the file. Relative paths begin in the folder of the file; those of a text in the
         working directory.
 
@@ -108,8 +110,8 @@ class Pipeline:
     def to_toml(self) -> str:
         """The text of a recipe file that gives the same recipe: ``from_toml(to_toml(p)).recipe == p.recipe``.
 
-        Local paths are written in full, storage options whose names sound like secrets not at all, rank and world size
-        neither. Raises ``ConfigError``, naming the node or the dataset, for what has no form in a file: lambdas and
+        Local paths are written in full; storage options whose names sound like secrets, caches, rank and world size not at
+        all. Raises ``ConfigError``, naming the node or the dataset, for what has no form in a file: lambdas and
         functions of a notebook, ``from_rows`` datasets, tokenizers that aren't given by path or id, sources of other kinds.
         """
         return write_recipe(self.node, self._options)
@@ -257,8 +259,8 @@ class Pipeline:
     def history(self, outputs: int = 200) -> History:
         """The first ``outputs`` of an epoch as entries for plots, from a run of its own, which changes nothing here.
 
-            history = pipeline.history(500)
-            history.plot_mixture()      # also plot_fill, plot_lengths, plot_throughput, plot_order
+        history = pipeline.history(500)
+        history.plot_mixture()      # also plot_fill, plot_lengths, plot_throughput, plot_order
         """
         from zephon_nodes.explore.history import record
 

@@ -44,12 +44,13 @@ from zephon_nodes.recipe import differences
 from zephon_nodes.recipe_nodes import node_from, node_table, settings_table
 from zephon_nodes.recipe_sources import dataset_from, dataset_table, source_from, source_table
 from zephon_nodes.recipe_values import check_known, encoded, same
+from zephon_nodes.remote import Options as StoreOptions
 from zephon_nodes.toml_text import dumps, parse
 
 VERSION = 1
 _TABLES = ("version", "datasets", "source", "read", "nodes", "options")
 _READ = ("name", "parallelism", "on_error")
-_NOT_WRITTEN = ("rank", "world_size", "agree")
+_NOT_WRITTEN = ("rank", "world_size", "mesh", "grad_accum", "agree")
 
 
 class RecipeFile(NamedTuple):
@@ -60,7 +61,7 @@ class RecipeFile(NamedTuple):
 
 
 def read_recipe_file(
-    path_or_text: str | os.PathLike[str], storage_options: Mapping[str, Mapping[str, Any]] | None = None
+    path_or_text: str | os.PathLike[str], storage_options: Mapping[str, StoreOptions] | None = None
 ) -> RecipeFile:
     """The graph of a recipe file; see ``Pipeline.from_toml``."""
     text, where, folder = _text(path_or_text)
@@ -133,13 +134,13 @@ def _text(given: str | os.PathLike[str]) -> tuple[str, str, Path | None]:
 
 
 def _datasets(
-    document: Mapping[str, Any], where: str, folder: Path | None, secrets: Mapping[str, Mapping[str, Any]]
+    document: Mapping[str, Any], where: str, folder: Path | None, secrets: Mapping[str, StoreOptions]
 ) -> dict[str, Dataset]:
     found: dict[str, Dataset] = {}
     for i, table in enumerate(_list(document, "datasets", where)):
         name = table.get("name") if isinstance(table, Mapping) else None
         label = f"{where}: datasets[{i}]" + (f" ({name})" if name else "")
-        dataset = dataset_from(table, label, folder, secrets.get(str(name), {}))
+        dataset = dataset_from(table, label, folder, secrets.get(str(name)))
         if dataset.name in found:
             raise ConfigError(f"{label}: a dataset of this name stands before; names must be unique")
         found[dataset.name] = dataset

@@ -14,6 +14,7 @@ from zephon_nodes.dataset import Dataset
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.import_path import imported
 from zephon_nodes.recipe_values import check_known, decoded, encoded, same
+from zephon_nodes.remote import Options
 from zephon_nodes.work.base import Source, WorkSource
 from zephon_nodes.work.combined import Concat, Mix
 from zephon_nodes.work.mixture_spec import MixtureSpec
@@ -33,8 +34,9 @@ Datasets = Mapping[str, Dataset]
 # from the file
 
 
-def dataset_from(table: Any, where: str, folder: Path | None, secrets: Mapping[str, Any]) -> Dataset:
-    """The dataset of a table; ``secrets``: further storage options of it. Raises ``ConfigError``."""
+def dataset_from(table: Any, where: str, folder: Path | None, secrets: Options | None = None) -> Dataset:
+    """The dataset of a table; ``secrets``: further storage options of it, or a function that gives all of them. Raises
+    ``ConfigError``."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: a dataset is a table with name and path, got {table!r}")
     known = [name for name in inspect.signature(Dataset.from_path).parameters if name != "fmt"]
@@ -45,7 +47,9 @@ def dataset_from(table: Any, where: str, folder: Path | None, secrets: Mapping[s
     settings = {name: decoded(value, f"{where}: {name}") for name, value in table.items()}
     settings["fmt"] = settings.pop("format", None)
     settings["path"] = _located(settings["path"], folder)
-    if secrets:
+    if callable(secrets):
+        settings["storage_options"] = secrets
+    elif secrets:
         settings["storage_options"] = {**(settings.get("storage_options") or {}), **secrets}
     try:
         return Dataset.from_path(**settings)
@@ -168,7 +172,9 @@ def _named(names: Any, datasets: Datasets, where: str) -> list[Dataset]:
 
 
 def dataset_table(dataset: Dataset) -> dict[str, Any]:
-    """A dataset as a table, storage options without secrets. Raises ``ConfigError`` for one that isn't made of files."""
+    """A dataset as a table, without its cache, and storage options without secrets and functions.
+
+    Raises ``ConfigError`` for one that isn't made of files, and for a format whose settings can't be told."""
     who = f"dataset {dataset.name!r} can't be written to a recipe file"
     if dataset.given is None:
         raise ConfigError(f"{who}: it isn't made of files; write its rows to a file and use Dataset.from_path")
@@ -176,7 +182,7 @@ def dataset_table(dataset: Dataset) -> dict[str, Any]:
     said = {name: v for name, v in dataset.given.items() if not same(v, defaults[name].default)}
     table: dict[str, Any] = {"name": dataset.name, "path": _path(said.pop("path"), who)}
     if "fmt" in said:
-        table["format"] = said.pop("fmt")
+        said = {"format": said.pop("fmt"), **said}
     if "index_dir" in said:
         where = os.fspath(said.pop("index_dir"))
         table["index_dir"] = where if where == "beside" else os.path.abspath(where)

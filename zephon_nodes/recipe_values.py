@@ -127,14 +127,8 @@ def encoded(value: Any, function: bool = False) -> Any:
     """A setting as a value of the file. Raises ``ValueError``, saying why, if it can't be written."""
     if value is None:
         return {"none": True}
-    if isinstance(value, (str, bool)):
+    if isinstance(value, (str, int, float)):
         return value
-    if isinstance(value, np.generic):
-        return encoded(value.item(), function)
-    if isinstance(value, (int, float)):
-        return value
-    if isinstance(value, os.PathLike):
-        return os.path.abspath(value)
     if isinstance(value, functools.partial):
         return _partial(value)
     if inspect.isroutine(value) or isinstance(value, type):
@@ -144,7 +138,13 @@ def encoded(value: Any, function: bool = False) -> Any:
         return [encoded(part) for part in value]
     if isinstance(value, Mapping):
         return _mapping(value)
-    return _object(value)
+    return _number_or_path(value) if isinstance(value, (np.generic, np.dtype, os.PathLike)) else _object(value)
+
+
+def _number_or_path(value: Any) -> Any:
+    if isinstance(value, np.dtype):
+        return str(value.str)
+    return encoded(value.item()) if isinstance(value, np.generic) else os.path.abspath(value)
 
 
 def _mapping(value: Mapping[Any, Any]) -> dict[str, Any]:

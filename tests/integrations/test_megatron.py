@@ -110,6 +110,14 @@ def test_a_recipe_without_packs_is_refused(made, recipe):
         made(recipe=recipe.parent / "plain.toml")
 
 
+def test_the_same_file_gives_a_notebook_and_megatron_the_same_hash(made, recipe):
+    from zephon_nodes import Pipeline
+
+    assert (
+        made().recipe_hash == made(rank=1, world_size=2).recipe_hash == Pipeline.from_toml(recipe).batch(7).recipe_hash
+    )
+
+
 @pytest.mark.parametrize("recipe_", ["recipe_for_trainers:python_recipe", "recipe_for_trainers:python_node"])
 def test_a_python_function_is_a_recipe_too(made, recipe_):
     loader = made(recipe=recipe_)
