@@ -1,0 +1,75 @@
+"""zephon_nodes: its own read, tokenize, packing and batch. One lane unless lanes=4, default shuffle, endless. Other options
+are those of the run, such as prefetch=8. w2 decodes and resizes by the harness's own function in a ``map``, as every other
+system does; ``zephon_nodes_load_`` is the same work by this project's own nodes for images."""
+
+from common import (
+    DATA,
+    EOS,
+    SEQ,
+    W1_BATCH,
+    W2_BINS,
+    W2_MB,
+    W3_MB,
+    W3_SEQ,
+    W4_BINS,
+    W4_MB,
+    W4_SEQ,
+    assemble_vlm,
+    caption_ids,
+    count_len,
+    count_vlm,
+    decode_image,
+)
+
+MODES = {"inline": [1], "thread": [1, 2, 4], "process": [2]}
+
+
+def imports():
+    import zephon_nodes  # noqa: F401
+
+
+def pipeline(name, mode, par, lanes="1", **options):
+    from zephon_nodes import Dataset, Pipeline, StaticMixtureWorkSource
+
+    source = StaticMixtureWorkSource(
+        [Dataset.from_path("d", f"{DATA}/{name}")], num_lanes=int(lanes), passes=None, seed=42
+    )
+    return Pipeline(source, runner=mode, parallelism=par, **{k: int(v) for k, v in options.items()})
+
+
+def _prep(row):
+    return {"image": decode_image(row["image"]), "input_ids": caption_ids(row["caption"])}
+
+
+def _assemble(batch):
+    return assemble_vlm([[(one["image"], one["input_ids"]) for one in row["sequences"]] for row in batch])
+
+
+def w1(mode, par, **o):
+    return pipeline("vlm_parquet", mode, par, **o).batch(W1_BATCH), count_len
+
+
+def w2(mode, par, **o):
+    p = pipeline("vlm_parquet", mode, par, **o)
+    return p.map(_prep).pack_sequences(SEQ, num_bins=W2_BINS).batch(W2_MB).map_batch(_assemble), count_vlm
+
+
+def w3(mode, par, **o):
+    p = pipeline("text_parquet", mode, par, **o).tokenize(f"{DATA}/tokenizer.json", bos=None, eos=EOS)
+    return p.pack_flat(W3_SEQ, "wrap").batch(W3_MB).map_batch(_step), lambda t: (
+        len(t["input_ids"]),
+        t["input_ids"].numel(),
+    )
+
+
+def w4(mode, par, **o):
+    p = pipeline("ids_parquet", mode, par, **o).pack_flat(W4_SEQ, "first_fit", num_bins=W4_BINS).batch(W4_MB)
+    return p.map_batch(_documents), lambda t: (0, int((t["document_ids"] >= 0).sum()))
+
+
+def _step(batch):
+    return batch.to_training()
+
+
+def _documents(batch):
+    return batch.to_training(["document_ids"])
