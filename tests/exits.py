@@ -18,27 +18,35 @@ import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
 
 from torchdata.nodes import Loader, Prefetcher
 
 from zephon_nodes import Dataset, Pipeline, StaticMixtureWorkSource
 
-LIMIT = 15
+LIMIT = 40
+RUNNER = ["thread"]
 READY, TOLD = os.pipe()
+MAIN = [0]
 KEPT = []
 """What a script's global variables hold when it ends."""
 
 
 def graph(function=dict, rows=4000, **options):
     dataset = Dataset.from_rows("d", [{"v": i} for i in range(rows)])
+    options = {"runner": RUNNER[0], **options}
     pipeline = Pipeline(StaticMixtureWorkSource([dataset], None, 2, 64), **options).map(function).batch(2)
     KEPT.append(pipeline)
     return pipeline
 
 
 def ready():
-    """Tells the parent that the moment for a signal has come."""
-    os.write(TOLD, b"!")
+    """Tells the parent that the moment for a signal has come; also from a worker process, which has no such descriptor."""
+    if RUNNER[0] == "process" and os.getpid() != MAIN[0]:
+        with open(f"/proc/{os.getppid()}/fd/{TOLD}", "wb") as told:
+            told.write(b"!")
+    else:
+        os.write(TOLD, b"!")
 
 
 def three_items():
@@ -146,6 +154,45 @@ def computes_in_the_loop():
             time.sleep(0.01)
 
 
+def worker_waits():
+    """The loop waits for a worker that takes its time."""
+
+    def wait(payload):
+        ready()
+        time.sleep(0.7)
+        return payload
+
+    next(iter(graph(wait, parallelism=2)))
+
+
+def worker_hangs():
+    """As ``map_function_hangs``, in a process."""
+
+    seen = []
+
+    def hang(payload):
+        seen.append(payload)
+        if len(seen) > 60:
+            time.sleep(1000)
+        return payload
+
+    KEPT.append(iter(graph(hang, parallelism=2)))
+    next(KEPT[-1])
+
+
+def os_exit_in_the_loop():
+    for _ in graph():
+        os._exit(6)
+
+
+def worker_is_killed():
+    def die(payload):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    for _ in graph(die):
+        pass
+
+
 def map_function_sleeps():
     next(iter(graph(functools.partial(sleep_once, signal=True))))
 
@@ -176,29 +223,58 @@ def map_function_hangs():
 def parent(jobs):
     """In a child: the name of its program. In the parent: None, when all have ended."""
     for job in jobs:
-        name, _, signal_name = job.partition(":")
+        program, _, signal_name = job.partition(":")
+        name, _, runner = program.partition("/")
         with tempfile.TemporaryFile() as stderr:
             begun, pid = time.monotonic(), os.fork()
             if pid == 0:
                 os.setpgid(0, 0)
+                RUNNER[0], MAIN[0] = runner or "thread", os.getpid()
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 os.dup2(stderr.fileno(), 2)
                 faulthandler.register(signal.SIGUSR1)
                 return name
             if signal_name:
                 select.select([READY], [], [], LIMIT)
-                os.kill(pid, getattr(signal, signal_name))
+                to = os.killpg if signal_name == "SIGINT" else os.kill  # a terminal sends it to all
+                to(pid, getattr(signal, signal_name))
             code = wait(pid)
             while select.select([READY], [], [], 0)[0]:
                 os.read(READY, 1 << 16)
             stderr.seek(0)
             print(
                 json.dumps(
-                    {"job": job, "code": code, "stderr": stderr.read().decode(), "seconds": time.monotonic() - begun}
+                    {
+                        "job": job,
+                        "code": code,
+                        "stderr": stderr.read().decode(),
+                        "seconds": time.monotonic() - begun,
+                        "left": left(pid),
+                    }
                 ),
                 flush=True,
             )
     return None
+
+
+def left(group):
+    """Processes of a group that are still there after two seconds."""
+    end = time.monotonic() + 2
+    while (found := alive(group)) and time.monotonic() < end:
+        time.sleep(0.01)
+    return found
+
+
+def alive(group):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, pgrp = path.read_text().rsplit(")", 1)[1].split()[:3]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(pgrp) == group and state not in "ZX":
+            found.append(int(path.parent.name))
+    return found
 
 
 def wait(pid):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(600)  # the first test runs the programs of all
+
 QUIET = {
     "three_items": 0,
     "three_items_through_torchdata": 0,
@@ -23,6 +25,36 @@ QUIET = {
     "fork_whose_child_iterates_anew": 0,
     "fork_whose_child_reads_on": 0,
 }
+PROCESSES = {
+    "three_items/process": 0,
+    "three_items_through_torchdata/process": 0,
+    "abandoned_generator/process": 0,
+    "slow_map_in_flight/process": 0,
+    "worker_hangs/process": 0,
+    "reader_thread_outlives_main/process": 0,
+    "exit_function_of_the_user/process": 0,
+    "sys_exit_in_the_loop/process": 7,
+    "os_exit_in_the_loop/process": 6,
+    "fork_whose_child_ends/process": 0,
+    "fork_whose_child_iterates_anew/process": 0,
+    "fork_whose_child_reads_on/process": 0,
+}
+LOUD_PROCESSES = {
+    "error_in_flight/process": "ValueError: in the loop",
+    "error_of_a_map/process": "KeyError: 'nothing'",
+    "worker_is_killed/process": "was killed by SIGKILL",
+}
+SIGNALLED_PROCESSES = ["worker_waits/process", "computes_in_the_loop/process"]
+SLOW = (
+    "three_items_through_torchdata/process",
+    "abandoned_generator/process",
+    "reader_thread_outlives_main/process",
+    "fork_whose_child_reads_on/process",
+    "fork_whose_child_ends/process",
+    "computes_in_the_loop/process:SIGTERM",
+    "computes_in_the_loop/process:SIGKILL",
+)
+"""Only run with --deep: each costs the start of its workers."""
 LOUD = {"error_in_flight": "ValueError: in the loop", "error_of_a_map": "KeyError: 'nothing'"}
 SIGNALLED = ["waits_in_next", "computes_in_the_loop", "map_function_sleeps"]
 
@@ -35,6 +67,7 @@ def run(jobs):
     out = defaultdict(list)
     for line in done.stdout.splitlines():
         said = json.loads(line)
+        assert not said["left"], f"{said['job']} left processes {said['left']}"
         out[said["job"]].append((said["code"], said["stderr"]))
     return out
 
@@ -43,27 +76,32 @@ def run(jobs):
 def ends(request):
     times = 20 if request.config.getoption("--deep") else 1
     jobs = [*QUIET, *LOUD, *(f"{name}:{signal}" for name in SIGNALLED for signal in ("SIGINT", "SIGTERM"))]
+    jobs += [*PROCESSES, *LOUD_PROCESSES]
+    jobs += [f"{name}:{signal}" for name in SIGNALLED_PROCESSES for signal in ("SIGINT", "SIGTERM", "SIGKILL")]
+    if times == 1:
+        jobs = [job for job in jobs if job not in SLOW]
     found = run([job for job in jobs for _ in range(times)])
     assert set(found) == set(jobs)
     return found
 
 
-@pytest.mark.parametrize("program", QUIET)
+@pytest.mark.parametrize("program", QUIET | PROCESSES)
 def test_a_program_ends_soon_and_silently(ends, program):
-    assert ends[program] == [(QUIET[program], "")] * len(ends[program])
+    assert program in ends or program in SLOW
+    assert ends[program] == [((QUIET | PROCESSES)[program], "")] * len(ends[program])
 
 
-@pytest.mark.parametrize("program", LOUD)
+@pytest.mark.parametrize("program", LOUD | LOUD_PROCESSES)
 def test_an_error_is_the_only_thing_that_is_said(ends, program):
     for code, stderr in ends[program]:
         assert code == 1
-        assert LOUD[program] in stderr
-        assert stderr.startswith("Traceback")
+        assert (LOUD | LOUD_PROCESSES)[program] in stderr
+        assert stderr.startswith("Traceback") or "Traceback in worker process" in stderr
         for noise in ("Exception ignored", "Fatal", "Exception in thread", "Warning"):
             assert noise not in stderr
 
 
-@pytest.mark.parametrize("program", SIGNALLED)
+@pytest.mark.parametrize("program", SIGNALLED + SIGNALLED_PROCESSES)
 def test_ctrl_c_ends_it_with_nothing_but_a_keyboard_interrupt(ends, program):
     for code, stderr in ends[f"{program}:SIGINT"]:
         assert code == -2
@@ -71,9 +109,15 @@ def test_ctrl_c_ends_it_with_nothing_but_a_keyboard_interrupt(ends, program):
         assert stderr.rstrip().endswith("KeyboardInterrupt")
 
 
-@pytest.mark.parametrize("program", SIGNALLED)
+@pytest.mark.parametrize("program", SIGNALLED + SIGNALLED_PROCESSES)
 def test_sigterm_ends_it_at_once(ends, program):
     assert ends[f"{program}:SIGTERM"] == [(-15, "")] * len(ends[f"{program}:SIGTERM"])
+
+
+@pytest.mark.parametrize("program", SIGNALLED_PROCESSES)
+def test_the_workers_of_a_trainer_that_is_killed_end_with_it(ends, program):
+    """``run`` has seen that none is left."""
+    assert ends[f"{program}:SIGKILL"] == [(-9, "")] * len(ends[f"{program}:SIGKILL"])
 
 
 def test_a_fresh_interpreter_ends_so_too():
