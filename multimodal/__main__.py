@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
         from multimodal.demo import demo as run
 
         return 0 if run(given.folder, given.sheet, given.style, given.seconds) else 1
-    except ZephonError as error:
+    except (ZephonError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2
 

@@ -43,9 +43,10 @@ def demo(
 
     ``folder`` (None): images of the user's, by suffix, each with the text of a .txt file of its name, or else its name;
     None draws scenes. ``sheet``: a PNG file to write. ``style``: "dynamic" or "fixed". ``seconds``: how long throughput is
-    measured. Raises ``ConfigError`` for a folder without images.
+    measured. Raises ``ConfigError`` for a folder without images, or with none that can be used.
     """
     vision = VISIONS[style]
+    _check(Path(sheet), seconds)
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         make_data(root, folder)
@@ -54,6 +55,14 @@ def demo(
         _measure(root, vision, seconds)
         print(f"\nThe elastic proof, {LANES} lanes:")
         return _prove(root, vision)
+
+
+def _check(sheet: Path, seconds: float) -> None:
+    """What would fail at the end is refused at the beginning."""
+    if sheet.suffix.lower() != ".png" or not sheet.parent.is_dir():
+        raise ConfigError(f"the contact sheet must be a .png file in a folder that exists, got {str(sheet)!r}")
+    if not seconds > 0:
+        raise ConfigError(f"seconds must be above 0, got {seconds}")
 
 
 def pipeline(root: Path, vision: Vision, **options: Any) -> Pipeline:
@@ -138,7 +147,9 @@ def _save_sheet(root: Path, vision: Vision, file: Path) -> None:
     last = graph.node
     named = CollateImages(last.source, vision, tokenizer.token_to_id(_IMAGE), extra=["document_ids", "origins"])  # type: ignore[arg-type]
     with Pipeline(named, on_error="skip") as shown:
-        step = next(iter(shown))
+        step = next(iter(shown), None)
+        if step is None:
+            raise ConfigError(f"no image can be used, or all texts are too long: {shown.drops}")
     print("\nThe first step:")
     for name, value in step.items():
         if hasattr(value, "dtype"):

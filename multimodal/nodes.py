@@ -78,10 +78,8 @@ class _ImageFiles(Node):
         def loaded(record: Record) -> list[Record]:
             files = image_files(record.payload, self.field, self.root, self.storage_options)
             payload = {name: value for name, value in record.payload.items() if name != self.field}
-            payload["images"] = [
-                image for index, data in enumerate(files) for image in _named(index, self._images, data)
-            ]
-            return [record.replaced(payload)]
+            new = [image for index, data in enumerate(files) for image in _named(index, self._images, data)]
+            return [record.replaced({**payload, "images": [*images_of(payload), *new]})]
 
         return each_record(setup, loaded)
 
@@ -91,7 +89,7 @@ class _ImageFiles(Node):
 
 class LoadImages(_ImageFiles):
     """Decodes image files and resizes them by ``vision``. The field goes, ``images`` comes: a list of uint8 arrays
-    (H, W, 3), as ``vision`` makes them.
+    (H, W, 3), as ``vision`` makes them, behind those that another ``LoadImages`` has put there.
 
     ``field`` ("image"): bytes, a path or URL, a dict with ``bytes`` or ``path`` as Hugging Face's image columns have, null
     for no image, or a list of those. ``root`` (None): folder or URL that relative paths begin from. ``storage_options``:

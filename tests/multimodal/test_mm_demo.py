@@ -19,7 +19,7 @@ def few(monkeypatch, tmp_path):
     """Fewer documents, ranks and steps; temporary files in a folder of their own."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    for name, value in {"DOCUMENTS": 48, "LENGTH": 256, "MICROBATCH": 1, "_LEAST_DOCUMENTS": 40}.items():
+    for name, value in {"DOCUMENTS": 48, "LENGTH": 512, "MICROBATCH": 1, "_LEAST_DOCUMENTS": 40}.items():
         monkeypatch.setattr(demo, name, value)
     monkeypatch.setattr(demo, "verify", lambda make, worlds, steps, say: verify(make, worlds[:2], 2, say))
     return tmp_path
@@ -30,7 +30,7 @@ def test_the_demo_shows_throughput_padding_memory_and_the_proof(few, capsys, sty
     assert main(["demo", "--style", style, "--sheet", str(few / "sheet.png"), "--seconds", "0.3"]) == 0
     out, err = capsys.readouterr()
     assert "48 documents with 60 images" in out and "load_images" in out
-    assert re.search(r"pixel_values +uint8", out) and re.search(r"labels +int64 +\(1, 256\)", out)
+    assert re.search(r"pixel_values +uint8", out) and re.search(r"labels +int64 +\(1, 512\)", out)
     assert re.search(r"[1-9][\d,]* images/s, [1-9][\d,]* usable tokens/s", out)
     assert re.search(r"Padding: \d+\.\d% of", out) and re.search(r"Peak memory: [1-9][\d,]* MiB", out)
     assert "Drop report: nothing was left out" in out and "2 global batches are equal everywhere" in out
@@ -65,3 +65,24 @@ def test_the_command_line_says_what_there_is(capsys):
     with pytest.raises(SystemExit) as caught:
         main(["demo", "--style", "other"])
     assert caught.value.code == 2 and "dynamic" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--sheet", "sheet.txt"], "must be a .png file in a folder that exists, got 'sheet.txt'"),
+        (["--sheet", "no/such/folder/sheet.png"], "must be a .png file in a folder that exists"),
+        (["--seconds", "0"], "seconds must be above 0"),
+    ],
+)
+def test_what_would_fail_at_the_end_is_refused_at_the_beginning(few, capsys, arguments, message):
+    assert main(["demo", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert message in err and not out
+
+
+def test_a_folder_of_which_nothing_can_be_used(few, capsys):
+    (few / "mine").mkdir()
+    (few / "mine" / "a.jpg").write_bytes(b"")
+    assert main(["demo", str(few / "mine"), "--sheet", str(few / "sheet.png")]) == 2
+    assert "no image can be used, or all texts are too long: 40 records left out" in capsys.readouterr().err

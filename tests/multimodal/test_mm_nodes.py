@@ -111,6 +111,16 @@ def test_images_of_parquet_arrive(tmp_path):
     assert [len(row["images"]) for row in Pipeline(source).then(LoadImages, VISION)] == [1, 0, 1]
 
 
+def test_images_of_several_fields_come_in_order():
+    graph = pipeline([{"left": PNG, "right": [JPEG, PNG]}]).then(LoadImages, VISION, "left", name="left")
+    (row,) = graph.then(LoadImages, VISION, "right", name="right")
+    want = [load(PNG, VISION), load(JPEG, VISION, scaled=True), load(PNG, VISION)]
+    assert set(row) == {"images"} and len(row["images"]) == 3
+    assert all(map(np.array_equal, row["images"], want))
+    error = failing([{"image": PNG, "images": ["a.png"]}])
+    assert "image 0 must be an array (H, W, 3), got str" in str(error)
+
+
 # bad images
 
 HUGE = PNG[:16] + (60_000).to_bytes(4, "big") * 2 + PNG[24:]
