@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from zephon_nodes.graph import Graph
@@ -46,13 +47,13 @@ def described(
     plan = run or graph.plan(root.work_source, 1, parallelism, runs_in)
     where = {name: (i, hop) for i, hop in enumerate(plan.hops, 1) for name in hop.names}
     source = plan.source
-    head = f"{type(source).__name__}: {source.num_lanes} lanes, {_brief(_short(source.recipe()))}"
+    head = f"{type(source).__name__}: {source.num_lanes} lanes, {brief(_short(source.recipe()))}"
     nodes = []
     for name, node in zip(graph.names, graph.nodes, strict=True):
         title = name if name == node.kind else f"{name} ({node.kind})"
         number, hop = where.get(name, (0, None))
         runs = workers(hop) if hop else "no work of its own"
-        nodes.append(Described(title, number, runs, _brief(_settings(node)), _counted(name, hop)))
+        nodes.append(Described(title, number, runs, brief(_settings(node)), _counted(name, hop)))
     return head, nodes
 
 
@@ -81,7 +82,8 @@ def _short(recipe: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in recipe.items() if k not in ("source", "datasets", "num_lanes")} | {"datasets": datasets}
 
 
-def _brief(settings: dict[str, Any]) -> str:
+def brief(settings: Mapping[str, Any]) -> str:
+    """Settings on a line: None left out, digests and long values cut."""
     shown = (f"{name}={_value(value)}" for name, value in settings.items() if value is not None)
     return ", ".join(shown)
 

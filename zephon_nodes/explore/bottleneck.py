@@ -79,7 +79,7 @@ def _pool(load: Load, pace: Pace) -> str:
 
 
 def _driver(loads: Sequence[Load], pace: Pace) -> str:
-    driven = [load.name for load in loads if not load.workers]
+    driven = [load.name for load in sorted(loads, key=lambda load: -load.busy) if not load.workers]
     there = f": {', '.join(driven)} run there" if driven else ""
     knob = f"; parallelism=1 for {driven[0]} moves its work to a worker" if driven else ""
     return f"{_rate(pace)} The driver's thread is busy {pace.driver:.0%}{there}{knob}."

@@ -75,7 +75,7 @@ class Profile:
     def _repr_html_(self) -> str:
         lines = "".join(f"<div>{line}</div>" for line in map(escape, self._lines()))
         said = f"<p><b>{escape(self.bottleneck)}</b></p>"
-        return f"<div>{said}{html_grid(_COLUMNS, self._rows())}<div style='font-size:12px'>{lines}</div></div>"
+        return f"<div style='font-family:system-ui,sans-serif'>{said}{html_grid(_COLUMNS, self._rows())}<div style='font-size:12px'>{lines}</div></div>"
 
     def _rows(self) -> list[list[str]]:
         return [

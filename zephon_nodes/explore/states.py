@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, overload
 
+from zephon_nodes.describe import brief
 from zephon_nodes.errors import ConfigError, StateError
 from zephon_nodes.explore.grid import escape, html_grid, text_grid
 from zephon_nodes.recipe import changes
 from zephon_nodes.state import PREFIX, LaneState, check_shape, lane_numbers
 
-_VALUE = 120
 _COLUMNS = ["lane", "span", "taken", "rounds", "ended", "dropped", "failed", "rows", "skipped"]
 
 
@@ -118,7 +118,7 @@ class StateView:
 
     def _repr_html_(self) -> str:
         lines = "".join(f"<div>{escape(line)}</div>" for line in self._lines())
-        return f'<div style="font-size:12px">{lines}{html_grid(_COLUMNS, list(self._cells()))}</div>'
+        return f'<div style="font-family:system-ui,sans-serif;font-size:12px">{lines}{html_grid(_COLUMNS, list(self._cells()))}</div>'
 
     def _lines(self) -> list[str]:
         source = self.recipe["source"]
@@ -133,13 +133,19 @@ class StateView:
             f"epoch {self.epoch}, saved on {ranks}, {len(self.lanes)}{some} lanes; {where}",
             f"delivered: {sum(at.rounds for at in self.lanes.values()):,} outputs"
             + "".join(f", {part}" for part in done),
-            f"source: {_brief({k: v for k, v in source.items() if k != 'datasets'})}",
+            f"source: {brief({k: v for k, v in source.items() if k != 'datasets'})}",
         ]
         datasets = source.get("datasets") or {}
-        lines += [f"  dataset {name}: {_brief(facts)}" for name, facts in datasets.items()]
+        lines += [
+            f"  dataset {name}: {brief({k: v for k, v in facts.items() if k != 'list'})}"
+            for name, facts in datasets.items()
+        ]
         for name in self.recipe.get("graph", ()):
-            lines.append(f"  {name}: {_brief(self.recipe['nodes'].get(name, {}))}")
+            lines.append(f"  {name}: {brief(self._node(name))}")
         return lines
+
+    def _node(self, name: str) -> dict[str, Any]:
+        return {setting: value for setting, value in self.recipe["nodes"].get(name, {}).items() if setting != "op"}
 
     def _cells(self) -> Iterator[list[str]]:
         for lane, at in self.lanes.items():
@@ -175,13 +181,3 @@ def _shares(mixture: Any) -> dict[str, Fraction]:
         return {str(name): Fraction(share) for name, share in mixture.items()}
     except (TypeError, ValueError):
         return {}
-
-
-def _brief(settings: Mapping[str, Any]) -> str:
-    said = (f"{name}={_short(value)}" for name, value in settings.items() if value is not None and name != "op")
-    return ", ".join(said)
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _VALUE else f"{text[:_VALUE]}..."
