@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from multimodal import DynamicResolution, FixedGrid, graphs
 from zephon_nodes import ConfigError, Dataset, RowError, StaticMixtureWorkSource
-from zephon_nodes.testing import assert_any_schedule, assert_any_world, assert_resumes_everywhere
+from zephon_nodes.testing import assert_any_schedule, assert_any_world, assert_resumes_everywhere, digest
 
 VISIONS = {"fixed": FixedGrid(size=16, patch=8, fit="squash"), "dynamic": DynamicResolution(4, 2, 64, 640)}
 WORDS = ["<|endoftext|>", "<image>", "user", "assistant", "?", *(f"w{i}" for i in range(40))]
@@ -170,3 +170,10 @@ def test_styles_differ_in_their_tensors():
     assert fixed["pixel_values"].shape[1:] == (3, 16, 16) and "rope_positions" not in fixed
     assert dynamic["pixel_values"].shape[1] == 3 * 2 * 4 * 4 and dynamic["rope_positions"].shape == (3, 2, LENGTH)
     assert dynamic["pixel_values"].shape[0] == int(dynamic["image_grid_thw"].prod(1).sum())
+
+
+def test_worker_processes_give_the_same():
+    """Arrays of images cross to the trainer as they are."""
+    inline = list(map(digest, graph("interleaved", "dynamic", runner="inline")))
+    with graph("interleaved", "dynamic", runner="process", parallelism=1) as in_processes:
+        assert list(map(digest, in_processes)) == inline
