@@ -17,6 +17,7 @@ from zephon_nodes.formats import format_named, format_of, gather, wanted_suffixe
 from zephon_nodes.formats.base import BadRow, Format, Shard, Unit
 from zephon_nodes.formats.memory import MemoryFormat
 from zephon_nodes.hashing import I64
+from zephon_nodes.hub import hub_paths
 from zephon_nodes.listing import PathLike, find_files
 from zephon_nodes.progress import bar
 from zephon_nodes.remote import Options
@@ -81,7 +82,8 @@ class Dataset:
     ) -> Dataset:
         """A dataset of files.
 
-        ``path``: a file, a folder, a glob pattern, a URL that fsspec opens, or a list of those; see ``find_files``.
+        ``path``: a file, a folder, a glob pattern, a URL that fsspec opens, ``hf://org/name[@revision][/config]/split`` of the
+        Hugging Face hub, or a list of those; see ``find_files`` and ``hub_paths``.
         ``fmt``: the name of a format ("parquet", "mds", "webdataset", ...; see ``zephon_nodes.formats``), or a format with
         settings of its own; None tells it by suffix, and then all files must be of one.
         ``columns``: read only these, None for all; fewer is less to read and decode. One that only some files have is
@@ -96,7 +98,7 @@ class Dataset:
         store fails. A column that no file has is a ``ConfigError`` when the files are opened.
         """
         chosen = format_named(fmt) if isinstance(fmt, str) else fmt
-        files = find_files(path, wanted_suffixes(chosen), storage_options)
+        files = find_files(hub_paths(path, chosen, storage_options), wanted_suffixes(chosen), storage_options)
         if cache is not None:
             files = _cached(files, cache)
         if index_dir is not None:
