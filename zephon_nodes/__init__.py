@@ -9,6 +9,7 @@ from zephon_nodes.explore.show import show
 from zephon_nodes.explore.states import diff, inspect_state
 from zephon_nodes.formats import register_format
 from zephon_nodes.global_batch import GlobalBatchPlan, GlobalBatchSetting, global_batch_plan
+from zephon_nodes.index_command import write_index
 from zephon_nodes.integrations.stateful_dataloader import LaneDataset, as_dataset, lane_state
 from zephon_nodes.loader import Loader
 from zephon_nodes.microbatch import Microbatch, Origin
@@ -34,8 +35,11 @@ from zephon_nodes.ops.tokenize import Tokenize
 from zephon_nodes.ops.tokenize_chat import TokenizeChat
 from zephon_nodes.options import Options
 from zephon_nodes.pipeline import Pipeline
+from zephon_nodes.retries import Retries
+from zephon_nodes.shard_cache import ShardCache
 from zephon_nodes.skipping import skip_spans
 from zephon_nodes.state import merge_states
+from zephon_nodes.store_counters import StoreReport, store_report
 from zephon_nodes.stream import Pointer
 from zephon_nodes.work.base import WorkSource, pointer
 from zephon_nodes.work.combined import Concat, Mix
@@ -81,9 +85,12 @@ __all__ = [
     "Pointer",
     "Read",
     "ReadError",
+    "Retries",
     "RowError",
+    "ShardCache",
     "Shuffle",
     "StateError",
+    "StoreReport",
     "StatefulTransform",
     "StaticMixtureWorkSource",
     "Switch",
@@ -106,4 +113,6 @@ __all__ = [
     "register_format",
     "show",
     "skip_spans",
+    "store_report",
+    "write_index",
 ]

@@ -1,4 +1,5 @@
-"""python -m zephon_nodes demo | verify FILE.py:make_pipeline --worlds 1,2,4 --steps 20 | inspect STATE_OR_DATASET"""
+"""python -m zephon_nodes demo | verify FILE.py:make_pipeline --worlds 1,2,4 --steps 20 | inspect STATE_OR_DATASET |
+index URL --out FOLDER"""
 
 from __future__ import annotations
 
@@ -26,6 +27,15 @@ def main(arguments: list[str] | None = None) -> int:
     look.add_argument(
         "path", metavar="STATE_OR_DATASET", help="a state (JSON or torch.save), or a file, folder, glob or URL of data"
     )
+    index = commands.add_parser("index", help="opens every shard once and writes down its rows, for starts in seconds")
+    index.add_argument("path", metavar="URL", help="a file, folder, glob or URL of data, as Dataset.from_path gets it")
+    index.add_argument("--out", help="a local folder, to be given as index_dir (default: beside the data)")
+    index.add_argument("--format", help="name of the format (default: by the endings of the names)")
+    index.add_argument(
+        "--columns", type=lambda text: text.split(","), help="those that will be read, for example text,id"
+    )
+    index.add_argument("--storage-options", metavar="FILE.json", help="options for fsspec, as a JSON object in a file")
+    index.add_argument("--threads", type=int, default=16, help="shards that are opened at once")
     given = parser.parse_args(arguments)
     try:
         return _run(given)
@@ -43,6 +53,14 @@ def _run(given: argparse.Namespace) -> int:
         from zephon_nodes.explore.inspecting import inspect
 
         print(inspect(given.path))
+        return 0
+    if given.command == "index":
+        from zephon_nodes.index_command import options_from, write_index
+
+        options = options_from(given.storage_options)
+        settings = {"fmt": given.format, "columns": given.columns, "storage_options": options, "threads": given.threads}
+        report = write_index(given.path, given.out, **settings)
+        print(f"{report.rows:,} rows in {report.shards:,} shards ({report.opened:,} opened now): {report.place}")
         return 0
     from zephon_nodes.verify import load_function, verify
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import json
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,9 +23,13 @@ from zephon_nodes.listing import PathLike, find_files
 from zephon_nodes.progress import bar
 from zephon_nodes.remote import Options
 from zephon_nodes.shard_cache import ShardCache
+from zephon_nodes.shard_index import Facts, IndexedShard, ShardIndex, find_index, warn_of_stale
 from zephon_nodes.storage import BESIDE, StoredFile
 
+Map: TypeAlias = "Callable[[Callable[[StoredFile], Shard], Sequence[StoredFile]], Iterable[Shard]]"
+
 _LISTED_FILES = 16
+_OPENED_AT_ONCE = 16
 _NAMED_COLUMNS = 20
 
 
@@ -68,6 +73,7 @@ class Dataset:
         self.given: dict[str, Any] | None = None
         self._files = tuple(files)
         self._opened: _Opened | None = None
+        self._index: ShardIndex | None = None
 
     @classmethod
     def from_path(
@@ -111,7 +117,7 @@ class Dataset:
         except ConfigError as error:
             raise ConfigError(f"dataset {name!r}: {error}") from error
         made = cls(name, files, chosen, columns)
-        made.given = {"path": path, "fmt": getattr(fmt, "name", fmt), "columns": columns, "index_dir": index_dir}
+        made.given = {"path": path, "fmt": fmt, "columns": columns, "index_dir": index_dir}
         # A cache, retries and functions belong to a machine, not to a recipe file.
         plain = {} if storage_options is None or callable(storage_options) else dict(storage_options)
         plain.pop("retries", None)
@@ -169,21 +175,76 @@ class Dataset:
         """int64, one longer than ``unit_rows``: rows of the dataset before each unit."""
         return self._open().unit_starts
 
-    def open(
-        self, map_: Callable[[Callable[[StoredFile], Shard], Sequence[StoredFile]], Iterable[Shard]] = map
-    ) -> None:
-        """Opens all files, if that hasn't been done. ``map_``: like ``map``; one that keeps order may be parallel.
+    def open(self, map_: Map | None = None) -> None:
+        """Opens all files that no index tells of (see ``write_index``), if that hasn't been done.
 
-        Raises ``ReadError`` for a file that can't be opened, ``ConfigError`` for a column that no file has.
+        ``map_``: like ``map``; one that keeps order may be parallel. None opens 16 remote files at once. Raises ``ReadError``
+        for a file that can't be opened, ``ConfigError`` for a column that no file has.
         """
         if self._opened is None:
-            shards = []
-            with bar(f"opening {self.name}", len(self._files), "files") as advance:
-                for shard in map_(self._shard_of, self._files):
-                    shards.append(shard)
-                    advance(1)
-            _check_missing(self.name, shards)
-            self._opened = _Opened(shards)
+            shards = self._indexed_shards()
+            unknown = [file for file, shard in zip(self._files, shards, strict=True) if shard is None]
+            remote = len(unknown) > 1 and not all(file.is_local for file in unknown)
+            new = iter((map_ or (_at_once if remote else map))(self._shard_of, unknown))
+            with bar(f"opening {self.name}", len(unknown), "files") as advance:
+                for place, shard in enumerate(shards):
+                    if shard is None:
+                        shards[place] = next(new)
+                        advance(1)
+            found = [shard for shard in shards if shard is not None]
+            _check_missing(self.name, found)
+            self._opened = _Opened(found)
+
+    @property
+    def stored_files(self) -> tuple[StoredFile, ...]:
+        """The files, in order."""
+        return self._files
+
+    def indexed(self) -> Dataset:
+        """The same dataset with what opening it has told, which then travels along when it is pickled."""
+        if isinstance(self.format, MemoryFormat):
+            return self
+        facts = {(file.name, file.size, file.version): Facts.of(shard) for file, shard in self._files_and_shards()}
+        made = copy.copy(self)
+        made._index = ShardIndex(
+            facts, self._index.place if self._index else "", self._index.published if self._index else ""
+        )
+        return made
+
+    @classmethod
+    def from_rank_0(cls, make: Callable[[], Dataset]) -> Dataset:
+        """What ``make`` gives on rank 0 of torch.distributed, on every rank: only one lists and opens the files.
+
+        All ranks must call it. Without torch.distributed it is ``make()``. Raises ``ConfigError`` on all ranks if it
+        fails on rank 0.
+
+        >>> Dataset.from_rank_0(lambda: Dataset.from_rows("d", [{"n": 1}]))
+        Dataset('d', memory, 1 file, 1 rows, first 'rows')
+        """
+        from zephon_nodes.distributed import from_rank_0, world_of
+
+        return from_rank_0(lambda: make().indexed(), world_of(None, None, None))
+
+    def _files_and_shards(self) -> Iterator[tuple[StoredFile, Shard]]:
+        return zip(self._files, self._open().shards, strict=True)
+
+    def _indexed_shards(self) -> list[Shard | None]:
+        """The shards that an index tells of; None for the others."""
+        if isinstance(self.format, MemoryFormat):
+            return [None] * len(self._files)
+        if self._index is None:
+            self._index = find_index(self._files, self.format.name, self.columns)
+        index = self._index
+        if index is None:
+            return [None] * len(self._files)
+        known = [index.facts_of(file) for file in self._files]
+        unknown = [file for file, facts in zip(self._files, known, strict=True) if facts is None]
+        warn_of_stale(index, self._files, unknown)
+        published = [dataclasses.replace(file, published=index.published) for file in self._files]
+        return [
+            None if facts is None else IndexedShard(file, facts, self._shard_of, index.place)
+            for file, facts in zip(published, known, strict=True)
+        ]
 
     def unit_of(self, shard: int, row: int) -> tuple[int, int]:
         """(unit in the shard, row in the unit) of a row of a shard. Raises IndexError if there is no such row."""
@@ -318,6 +379,12 @@ def _check_missing(name: str, shards: Sequence[Shard]) -> None:
         raise ConfigError(
             f"dataset {name!r}: no file has column {', '.join(map(repr, sorted(missing)))}; the columns are: {shown}"
         )
+
+
+def _at_once(function: Callable[[StoredFile], Shard], files: Sequence[StoredFile]) -> Iterator[Shard]:
+    from zephon_nodes.concurrency.each import each_in_threads
+
+    return each_in_threads(function, files, _OPENED_AT_ONCE)
 
 
 def _cached(files: Sequence[StoredFile], cache: ShardCache) -> list[StoredFile]:

@@ -45,6 +45,8 @@ class StoredFile:
     None for ``~/.cache/zephon_nodes/index``, or ``BESIDE`` for the folder of the file itself (hidden names). ``label``:
     what messages call it, if not its path. ``cache``: where a remote file is copied to, None to read it where it is; not
     used where the store tells no size or no version. ``fits``: whether the cache has room for the whole dataset.
+    ``made``: for a file that is computed from another. ``published``: a folder or URL of what has been computed from the
+    dataset's files before, "" for none.
 
     ``str(file)`` is for messages: it leaves out user and query of a URL, which may hold a signature.
     """
@@ -59,6 +61,7 @@ class StoredFile:
     cache: ShardCache | None = field(default=None, repr=False)
     fits: bool = False
     made: Made | None = field(default=None, repr=False)
+    published: str = field(default="", repr=False)
 
     def __str__(self) -> str:
         return self.label or (self.path if is_local(self.path) else plain_url(self.path))
@@ -199,9 +202,8 @@ class StoredFile:
         version = self.version or uuid.uuid4().hex
         cache = self.cache or ShardCache(self._copies_folder(), COPIES_BYTES, 0)
         path = f"{self.path}{ending}"
-        made = StoredFile(
-            path, self.name, None, version, {}, self.cache_dir, str(self), cache, True, Made(self, ending, make)
-        )
+        facts = (path, self.name, None, version, self.storage_options, self.cache_dir, str(self), cache, True)
+        made = StoredFile(*facts, Made(self, ending, make), self.published)
         with made.open() as stream:
             return dataclasses.replace(made, size=os.fstat(stream.fileno()).st_size)
 
@@ -217,6 +219,21 @@ class StoredFile:
             return os.path.join(folder, f".{base}{_digest(*facts)[:8] if facts else ''}{ending}")
         folder = os.path.abspath(os.path.expanduser(self.cache_dir or CACHE_FOLDER))
         return os.path.join(folder, _digest(self.path, *facts) + ending)
+
+    def published_bytes(self, name: str) -> bytes | None:
+        """What somebody has published under this name; None if nobody has. Raises ``ReadError`` if the store fails."""
+        if not self.published:
+            return None
+        place = f"{self.published}/{name}"
+        if is_local(place):
+            return _content(place)
+        try:
+            return Remote(place, self.storage_options).call("reading", lambda fs, path: bytes(fs.cat_file(path)))
+        except GaveUpError as error:
+            if error.kind is Verdict.PASSING:
+                failure = Remote(place, self.storage_options).read_error("read", error)
+                raise failure from failure.__cause__
+            return None
 
     @property
     def _remote(self) -> Remote:
@@ -357,6 +374,14 @@ def write_atomically(path: str, parts: Iterable[bytes | memoryview]) -> None:
     finally:
         if os.path.exists(temp):
             os.unlink(temp)
+
+
+def _content(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except OSError:
+        return None
 
 
 def _read_at(stream: BinaryIO, start: int, stop: int) -> bytes:

@@ -16,6 +16,9 @@ class StoreReport(NamedTuple):
     facts of files, without repeats. ``nbytes``: that came from stores. ``retried``: attempts that failed and were
     followed by another. ``downloads``, ``ahead``: shards fetched into a cache, and those of them that were fetched before anybody
     needed them. ``hits``: reads that found their shard in the cache. ``evicted``: shards that made room.
+
+    >>> StoreReport(waiting=1.5).nbytes
+    0
     """
 
     waiting: float = 0.0

@@ -38,7 +38,9 @@ def kept(
     found = _load(path, key, fits)
     if found is not None:
         return found
-    made = pa.py_buffer(make())
+    made = _published(file, os.path.basename(path), key, fits)
+    if made is None:
+        made = pa.py_buffer(make())
     try:
         write_atomically(path, [key, memoryview(made)])
     except OSError as error:
@@ -46,6 +48,15 @@ def kept(
         return made
     loaded = _load(path, key, fits)  # the mapped one, so that the other can go
     return made if loaded is None else loaded
+
+
+def _published(file: StoredFile, name: str, key: bytes, fits: Callable[[pa.Buffer], bool]) -> pa.Buffer | None:
+    """What the command ``index`` has put beside the data."""
+    data = file.published_bytes(name)
+    if data is None or data[:KEY_BYTES] != key:
+        return None
+    rest = pa.py_buffer(data)[KEY_BYTES:]
+    return rest if fits(rest) else None
 
 
 @lru_cache(maxsize=64)
