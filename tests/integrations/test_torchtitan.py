@@ -16,12 +16,14 @@ from pathlib import Path
 import pytest
 import torch
 from recipe_for_trainers import LANES, LENGTH, ROWS, expected, sha, write_recipe
+from tokenizers_for_tests import save_folder, train_tokenizer
 
 from zephon_nodes import ConfigError, Pipeline, StateError
 
 pytest.importorskip("torchtitan.components.dataloader", reason="the released torchtitan isn't installed")
 from torchtitan.components.dataloader import BaseDataLoader
 from torchtitan.components.loss import IGNORE_INDEX
+from torchtitan.components.tokenizer import HuggingFaceTokenizer
 from torchtitan.config import Configurable
 
 from zephon_nodes.integrations.torchtitan import RowDataLoader, TokenDataLoader
@@ -57,6 +59,14 @@ def test_it_is_a_dataloader_with_a_config_as_torchtitan_defines_them(recipe):
     trainer = pytest.importorskip("torchtitan.trainer", reason="torchtitan.trainer needs triton")
     assert trainer.Trainer.Config.__dataclass_fields__["dataloader"].default_factory is BaseDataLoader.Config
     assert isinstance(config, trainer.Trainer.Config.__dataclass_fields__["dataloader"].default_factory)
+
+
+def test_its_config_is_read_from_the_command_line():
+    tyro = pytest.importorskip("tyro")
+    config = tyro.cli(
+        RowDataLoader.Config, args=["--recipe", "a.toml", "--global-batch-size", "64", "--parallelism", "2"]
+    )
+    assert (config.recipe, config.global_batch_size, config.parallelism, config.prefetch) == ("a.toml", 64, 2, 4)
 
 
 def test_the_batch_contract(recipe):
@@ -114,6 +124,17 @@ def test_start_up_checks_tell_the_numbers(recipe, call, settings, said):
     settings = dict(settings)
     with pytest.raises(ConfigError, match=said):
         built(settings.pop("recipe", recipe), settings=settings, **call)
+
+
+def test_another_tokenizer_than_the_recipes_is_refused(recipe, tmp_path):
+    own = HuggingFaceTokenizer.Config().build(tokenizer_path=str(recipe.parent))
+    built(recipe, tokenizer=own).close()
+    save_folder(tmp_path, train_tokenizer(vocab_size=300))
+    other = HuggingFaceTokenizer.Config().build(tokenizer_path=str(tmp_path))
+    with pytest.raises(
+        ConfigError, match=r"the trainer's tokenizer \(vocabulary of 300\) gives other ids than .*'tokenize'"
+    ):
+        built(recipe, tokenizer=other)
 
 
 def test_a_python_function_is_a_recipe_too():

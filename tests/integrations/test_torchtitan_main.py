@@ -71,6 +71,7 @@ def test_flat_batches_are_the_rows_of_the_recipe_end_to_end(adapter, recipe):
     assert got == expected(recipe, 8, flat=True)
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), (1, 4)])
 def test_a_checkpoint_moves_to_another_degree(adapter, recipe, tmp_path, before, after):
     """X1, with plain DCP, one process standing for all ranks: keys of all lanes are there, each rank asks for its own."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.global_batch import global_batch_plan
 from zephon_nodes.import_path import imported
 from zephon_nodes.node import Node
 from zephon_nodes.ops.batch import Batch
-from zephon_nodes.pack_node import PackNode
 from zephon_nodes.pipeline import Pipeline
 from zephon_nodes.plan import chain
+from zephon_nodes.tokenizer import Encoder, load_tokenizer
 
 
 def pipeline_of(recipe: str | os.PathLike[str], **options: Any) -> Pipeline:
@@ -33,7 +35,7 @@ def pipeline_of(recipe: str | os.PathLike[str], **options: Any) -> Pipeline:
 
 def packed_length(pipeline: Pipeline) -> tuple[str, int]:
     """(node, tokens) of the node that makes sequences of one length. Raises ``ConfigError`` if there is none."""
-    nodes = [node for node in chain(pipeline.node) if isinstance(node, PackNode)]
+    nodes = [node for node in chain(pipeline.node) if node.gives == "packed" and hasattr(node, "max_length")]
     if not nodes:
         kinds = [node.kind for node in chain(pipeline.node)]
         raise ConfigError(
@@ -68,6 +70,22 @@ def in_microbatches(pipeline: Pipeline, setting: str, rows: int) -> Pipeline:
             "trainer's size is taken (it isn't part of what decides the data)"
         )
     return pipeline
+
+
+def check_tokenizer(pipeline: Pipeline, tokenizer: Any) -> None:
+    """Raises ``ConfigError`` if the trainer's ``tokenizers.Tokenizer`` gives other ids than the recipe's for a text.
+
+    What isn't such a tokenizer, and a recipe of data that are tokens already, can't be compared and pass.
+    """
+    for node in chain(pipeline.node):
+        encoder = getattr(node, "encoder", None)
+        if isinstance(encoder, Encoder) and isinstance(tokenizer, Tokenizer):
+            theirs = load_tokenizer(tokenizer, bos=None, eos=None, fast=False).recipe()
+            if theirs["probe"] != encoder.recipe()["probe"]:
+                raise ConfigError(
+                    f"the trainer's tokenizer (vocabulary of {theirs['vocab_size']}) gives other ids than that of node "
+                    f"{node.given_name or node.kind!r} of the recipe (vocabulary of {encoder.vocab_size}); use one for both"
+                )
 
 
 def check_global_batch(pipeline: Pipeline, rows: int, world_size: int, global_batch_size: int | None) -> int | None:

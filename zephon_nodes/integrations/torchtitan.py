@@ -8,8 +8,8 @@ since August 2026 takes flat tokens, (num_tokens_per_batch,): ``TokenDataLoader`
 
     dataloader=RowDataLoader.Config(recipe="recipe.toml", global_batch_size=512)
 
-The recipe decides the data, its tokenizer included; the trainer's own tokenizer is left alone. The recipe packs, and
-leaves batching to the trainer's sizes. Tensor-, pipeline- and context-parallel peers have one data-parallel rank, so they
+The recipe decides the data, its tokenizer included; the trainer's own is only compared with it. The recipe packs, and leaves
+batching to the trainer's sizes. Tensor-, pipeline- and context-parallel peers have one data-parallel rank, so they
 get the same bytes. The state is the loader's: a leaf for each lane, which TorchTitan's checkpoints (sync and async) move
 to any other data-parallel degree that divides the lanes. Give an endless source (passes = None), or finite data end with a
 ``DataloaderExhaustedError`` of the trainer, at the same step on all ranks.
@@ -25,6 +25,7 @@ from zephon_nodes.errors import ConfigError
 from zephon_nodes.integrations.recipes import (
     check_global_batch,
     check_length,
+    check_tokenizer,
     in_microbatches,
     packed_length,
     pipeline_of,
@@ -70,8 +71,8 @@ class _RecipeDataLoader(BaseDataLoader):  # type: ignore[misc]
             parallelism=config.parallelism,
         )
 
-    def _run(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
+    def _run(self, pipeline: Pipeline, tokenizer: Any) -> None:
+        check_tokenizer(pipeline, getattr(tokenizer, "tokenizer", None))
         self._loader = pipeline.loader  # lanes that don't divide over the ranks are refused here
 
     @property
@@ -109,9 +110,9 @@ class RowDataLoader(_RecipeDataLoader):
     Labels are shifted inside documents, with TorchTitan's ``IGNORE_INDEX`` (-100) where nothing is to be learned.
     Positions begin from 0 in each document, from which its attention masks are made.
 
-    Raises ``ConfigError`` at start-up for packs of another length than ``seq_len``, a batch size in the recipe that isn't
-    the trainer's, lanes that don't divide over the ranks, and, if ``Config.global_batch_size`` says the trainer's, an
-    optimizer step that isn't a whole number of rounds.
+    Raises ``ConfigError`` at start-up for packs of another length than ``seq_len``, a trainer's tokenizer that gives other
+    ids than the recipe's, a batch size in the recipe that isn't the trainer's, lanes that don't divide over the ranks, and,
+    if ``Config.global_batch_size`` says the trainer's, an optimizer step that isn't a whole number of rounds.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -128,13 +129,14 @@ class RowDataLoader(_RecipeDataLoader):
         dp_rank: int,
         seq_len: int,
         local_batch_size: int,
+        tokenizer: Any = None,
         **others: Any,
     ) -> None:
         super().__init__(config, dp_world_size, dp_rank)
         check_length(self._pipeline, "seq_len", seq_len)
         pipeline = in_microbatches(self._pipeline, "local_batch_size", local_batch_size)
         check_global_batch(pipeline, local_batch_size, dp_world_size, config.global_batch_size)
-        self._run(pipeline)
+        self._run(pipeline, tokenizer)
 
 
 class TokenDataLoader(_RecipeDataLoader):
@@ -163,6 +165,7 @@ class TokenDataLoader(_RecipeDataLoader):
         dp_rank: int,
         num_tokens_per_batch: int,
         max_context_length: int | None = None,
+        tokenizer: Any = None,
         **others: Any,
     ) -> None:
         super().__init__(config, dp_world_size, dp_rank)
@@ -177,7 +180,7 @@ class TokenDataLoader(_RecipeDataLoader):
         if config.num_tokens_per_step is not None:
             sequences = _multiple("num_tokens_per_step", config.num_tokens_per_step, name, length)
             check_global_batch(pipeline, rows, dp_world_size, sequences)
-        self._run(pipeline)
+        self._run(pipeline, tokenizer)
 
 
 def _multiple(setting: str, tokens: int, name: str, length: int) -> int:
