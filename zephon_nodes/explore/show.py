@@ -15,7 +15,7 @@ from zephon_nodes.explore.layout import Layout, Row, Segment, decoder, layout
 from zephon_nodes.explore.values import thumbnail
 from zephon_nodes.work.base import check_at_least
 
-COLOURS = ("#77aadd", "#eedd88", "#99ddff", "#ee8866", "#44bb99", "#ffaabb", "#bbcc33")
+COLOURS = ("#77aadd", "#eedd88", "#99ddff", "#ee8866", "#ffaabb", "#bbcc33", "#44bb99")
 """Paul Tol's light scheme, told apart with any kind of colour vision, under black letters."""
 _INK, _SOFT, _PANEL, _GREY = "#1b1f24", "#57606a", "#ffffff", "#e4e6e9"
 _LEFT, _BAR, _RIGHT, _HIGH, _STRIP, _ROW, _PICTURE = 56, 640, 172, 20, 6, 38, 44
