@@ -44,7 +44,7 @@ STEPS = {
     "switch": lambda p: p.switch({"a": marked, "b": same}, default=marked),
     "ensure": lambda p: p.ensure_mixture(6),
     "by_length": lambda p: p.group_by_length(16, 4),
-    "middle": lambda p: p.fill_in_the_middle(-1, -2, -3),
+    "middle": lambda p: p.fill_in_the_middle(9_000_001, 9_000_002, 9_000_003),
     "shuffle": lambda p: p.shuffle(5),
 }
 LOSING = {"filter": lambda p: p.filter(longer), "strict": lambda p: p.ensure_mixture(6, strict=True)}
@@ -94,7 +94,7 @@ class TokenGraph:
                 [a, b, c], Phases(phases, ramp="linear" if self.source == "ramp" else "step"), **common
             )
         if self.source == "amended":
-            return StaticMixtureWorkSource([a, b], half, **common).amended(2, {"a": 0.2, "b": 0.3, "c": 0.5}, [c])
+            return StaticMixtureWorkSource([a, b], half, **common).amended(1, {"a": 0.2, "b": 0.3, "c": 0.5}, [c])
         estimation = TokenEstimation(TOKENS_A_ROW) if self.source == "tokens" else None
         return StaticMixtureWorkSource([a, b, c], {"a": 1, "b": 2, "c": 1}, token_estimation=estimation, **common)
 
