@@ -266,3 +266,22 @@ def test_a_source_without_a_mixture_asks_for_one():
     with pytest.raises(ConfigError, match=r"needs mixture=\{dataset: weight\}: Mix has no mixture"):
         Pipeline(mixed).ensure_mixture()
     assert len(run(Pipeline(mixed).ensure_mixture(mixture={"a": 1, "b": 1}))[0]) == 240
+
+
+def test_a_mixture_that_changes_within_a_span_is_that_of_the_span_as_a_whole():
+    """Shares by lane time: half a span of "a" alone, then "b" alone; and a dataset that leaves in mid-span."""
+    work = source(Phases([(0, {"a": 1}), (2, {"b": 1})]), 96, passes=None)
+    assert work.shares(0, 0) == {"a": 0.5, "b": 0.5} and work.shares(0, 1) == {"b": 1}
+    assert [work.steady(0, span) for span in range(3)] == [False, True, True]
+    leaves = StaticMixtureWorkSource(
+        [dataset("a", 10), dataset("b", 200)], {"a": 1, "b": 1}, 1, 8, 4, stop="redistribute"
+    )
+    assert leaves.shares(0, 0) == {"a": 10 / 32, "b": 22 / 32} and not leaves.steady(0, 0)
+    assert leaves.shares(0, 1) == {"b": 1} and leaves.steady(0, 1) and leaves.shares(0, 1000) == {"a": 0.5, "b": 0.5}
+
+
+def test_strict_drops_in_steady_spans_of_a_source_that_changes_elsewhere():
+    work = source(Phases([(0, {"a": 1, "b": 1}), (4, {"b": 1})]), 96, passes=None)
+    pipeline = Pipeline(work, runner="inline").filter(keep).ensure_mixture(2, strict=True).take(60)
+    run(pipeline)
+    assert pipeline.drops.counts["ensure_mixture", "too much of its component (strict)"] > 0
