@@ -162,7 +162,7 @@ def _save_sheet(root: Path, vision: Vision, file: Path) -> None:
 
 def _measure(root: Path, vision: Vision, seconds: float) -> None:
     used = positions = images = steps = 0
-    with pipeline(root, vision, prefetch=8) as graph:
+    with pipeline(root, vision) as graph:
         iterator = itertools.chain.from_iterable(itertools.repeat(graph))
         for _ in range(2 * LANES):
             next(iterator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,9 @@ from zephon_nodes.errors import ReadError
 from zephon_nodes.remote import Remote, plain_url
 from zephon_nodes.retries import GaveUpError, Verdict
 from zephon_nodes.storage import StoredFile, is_local, read_errors
+
+_ABSENT = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+_SHOWN = 200
 
 
 def image_files(
@@ -44,7 +48,8 @@ def _file(index: int, value: Any, root: str | os.PathLike[str] | None, options: 
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
-        came = "empty" if value in (None, "") else f"a {type(value).__name__}"
+        empty = value is None or isinstance(value, str)
+        came = "empty" if empty else f"of type {type(value).__name__}"
         raise ImageError(f"image {index} is {came}; bytes, a path, a URL or a dict with bytes or path is needed")
     path = os.fspath(value)
     if path.startswith("data:"):  # the image itself, as a URL
@@ -55,11 +60,16 @@ def _file(index: int, value: Any, root: str | os.PathLike[str] | None, options: 
     try:
         return _read_local(path) if is_local(path) else _read_remote(path, options)
     except FileNotFoundError as error:
-        raise ImageError(f"image {index}: there is no file {plain_url(path)}") from error
+        raise ImageError(f"image {index}: there is no file {_shown(path)}") from error
     except ValueError as error:
         if isinstance(error.__cause__, ImportError):  # of the package that fsspec needs for this store
-            raise ReadError(f"image {index}: {error}", path=plain_url(path)) from error
-        raise ImageError(f"image {index}: can't open {plain_url(path)}: {error}") from error
+            raise ReadError(f"image {index}: {error}", path=_shown(path)) from error
+        raise ImageError(f"image {index}: can't open {_shown(path)}: {error}") from error
+
+
+def _shown(path: str) -> str:
+    """A path for messages: without a signature, not too long, and printable."""
+    return plain_url(path)[:_SHOWN].encode("utf-8", "backslashreplace").decode()
 
 
 def _read_local(path: str) -> bytes:
@@ -68,7 +78,7 @@ def _read_local(path: str) -> bytes:
         with file.open() as stream, read_errors(file, "read"):
             return stream.read()
     except ReadError as error:
-        if isinstance(error.__cause__, (FileNotFoundError, IsADirectoryError, NotADirectoryError)):
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in _ABSENT:
             raise FileNotFoundError(path) from error
         raise
 

@@ -136,6 +136,8 @@ def tiles(
     Of all grids of at most ``max_tiles`` tiles the one is taken whose aspect is nearest to the image's. Among grids of
     the same aspect the largest whose pixels are less than twice the image's. The image is resized to it, so its aspect
     changes a little. ``thumbnail`` (True): the whole image in one tile follows, if there is more than one tile.
+    In a graph, behind ``DecodeImages``, it is a function for ``map`` that makes ``images`` longer: put it before the text
+    is written, so that each tile gets a placeholder.
     Raises ``ValueError`` if ``max_tiles`` is below 1.
 
     >>> parts, grid = tiles(np.zeros((448, 896, 3), np.uint8))

@@ -10,8 +10,20 @@ import pytest
 from PIL import Image
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
-from multimodal import DynamicResolution, FixedGrid, graphs
-from zephon_nodes import ConfigError, Dataset, RowError, StaticMixtureWorkSource
+from multimodal import (
+    CollateImages,
+    DecodeImages,
+    DynamicResolution,
+    ExpandImages,
+    FixedGrid,
+    PackImages,
+    ResizeImages,
+    caption_text,
+    graphs,
+    tiles,
+)
+from multimodal.transform import resize
+from zephon_nodes import ConfigError, Dataset, Pipeline, RowError, StaticMixtureWorkSource
 from zephon_nodes.testing import assert_any_schedule, assert_any_world, assert_resumes_everywhere, digest
 
 VISIONS = {"fixed": FixedGrid(size=16, patch=8, fit="squash"), "dynamic": DynamicResolution(4, 2, 64, 640)}
@@ -170,6 +182,21 @@ def test_styles_differ_in_their_tensors():
     assert fixed["pixel_values"].shape[1:] == (3, 16, 16) and "rope_positions" not in fixed
     assert dynamic["pixel_values"].shape[1] == 3 * 2 * 4 * 4 and dynamic["rope_positions"].shape == (3, 2, LENGTH)
     assert dynamic["pixel_values"].shape[0] == int(dynamic["image_grid_thw"].prod(1).sum())
+
+
+def tiled(payload):
+    return {**payload, "images": [part for image in payload["images"] for part in tiles(image, 16, 4)[0]]}
+
+
+def test_large_images_as_tiles_have_a_placeholder_each():
+    image = mm.written(Image.fromarray(mm.drawn(32, 64)), "PNG")
+    rows = Dataset.from_rows("wide", [{"image": image, "caption": "w3"}])
+    graph = Pipeline(StaticMixtureWorkSource([rows]), runner="inline").then(DecodeImages).map(tiled)
+    graph = graph.then(ResizeImages, VISIONS["fixed"]).map(caption_text).tokenize(tokenizer())
+    graph = graph.then(ExpandImages, VISIONS["fixed"], IMAGE).then(PackImages, LENGTH).batch(1)
+    (step,) = graph.then(CollateImages, VISIONS["fixed"], IMAGE)
+    assert step["image_positions"].tolist() == [[0, 0], [0, 4], [0, 8]]  # a row of two tiles, and the whole
+    assert np.array_equal(step["pixel_values"][2].permute(1, 2, 0), resize(mm.drawn(32, 64), (16, 16)))
 
 
 def test_worker_processes_give_the_same():
