@@ -1,8 +1,9 @@
 """Where the worker processes of DataLoaders meet, since they can't use the process group of their trainers.
 
-A ``torch.distributed.TCPStore`` is kept by one process; the others reach it by its address. Two things are agreed there.
-Which epoch an iteration of a DataLoader reads: its workers start at different moments, some perhaps when the next
-iteration has begun. And how many rounds finite data has: key "<name>/<round>" is "1" if the round exists, else "0".
+A ``torch.distributed.FileStore`` in a folder that all of them see. (A TCPStore needs a thread in the trainer, and workers
+that are forked beside it were seen to hang.) Two things are agreed there. Which epoch an iteration of a DataLoader reads:
+its workers start at different moments, some perhaps when the next iteration has begun. And how many rounds finite data
+has: key "<name>/<round>" is "1" if the round exists, else "0".
 
     pad    a round exists if one lane has something for it: who has, says so and goes on; who has nothing left waits
     drop   a round exists if all lanes have something for it: all say so and wait for each other
@@ -11,36 +12,49 @@ iteration has begun. And how many rounds finite data has: key "<name>/<round>" i
 from __future__ import annotations
 
 import os
-import socket
+import shutil
+import tempfile
 import weakref
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
-from torch.distributed import DistStoreError, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import DistStoreError, FileStore  # type: ignore[attr-defined]
 
-_PATIENCE = timedelta(days=1)
-"""Others may wait for as long as trainers pause. Dead ones show in the process group, or their store's connection ends."""
-_LAST_WORDS = timedelta(seconds=5)
+from zephon_nodes.errors import ClosedError
+
+_SLICE = timedelta(seconds=5)
+"""How long it takes a waiting worker to see that its trainer is dead."""
 _KEPT_ROUNDS = 4096
 
 
 class Meeting:
-    """A meeting place. ``host``: a name of this machine by which all who come can reach it. A copy is a guest of it."""
+    """A meeting place in a new folder inside ``folder``, a temporary one by default. A copy is a guest of it."""
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
-        self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_PATIENCE)
-        self._address, self._pid = (host, self._store.port), os.getpid()
-        self._end = weakref.finalize(self, _wait_for_readers, self._store, self._pid)
+    def __init__(self, folder: str | None = None) -> None:
+        self._folder, self._pid, self._store = tempfile.mkdtemp(prefix="zephon-", dir=folder), 0, None
+        self._end = weakref.finalize(self, _end, self._folder, os.getpid())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_address": self._address, "_store": None, "_pid": 0}
+        return {"_folder": self._folder, "_store": None, "_pid": 0}
 
     @property
-    def store(self) -> TCPStore:
+    def store(self) -> Any:
         if self._pid != os.getpid():
-            self._store = TCPStore(*self._address, is_master=False, wait_for_workers=False, timeout=_PATIENCE)
-            self._pid = os.getpid()
+            self._store = _store(self._folder)
+            self._pid, self._parent = os.getpid(), os.getppid()
         return self._store
+
+    def get(self, key: str) -> str:
+        """The value of a key, once there is one."""
+        store = self.store
+        while True:
+            try:
+                store.wait([key], _SLICE)
+                return str(store.get(key).decode())
+            except DistStoreError:
+                if os.getppid() != self._parent:
+                    raise ClosedError("the trainer of this DataLoader worker is gone") from None
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch that the next iteration will read."""
@@ -59,7 +73,7 @@ class Meeting:
             epoch = store.add("epoch", 0) if epoch is None else epoch
             self.set_epoch(epoch + 1)
             store.set(key, f"{number} {epoch}")
-        found, decided = store.get(key).decode().split()
+        found, decided = self.get(key).split()
         return int(found), int(decided)
 
 
@@ -87,9 +101,9 @@ class Rounds:
             return rounds
         if not self._ended:
             self._ended = True
-            self._store.append(f"{self._name}/ends", f"{self._known} ")  # type: ignore[attr-defined]
+            self._raise_longest()
             if self._store.add(f"{self._name}/ended", self._lanes) == self._total:
-                self._say(max(map(int, self._store.get(f"{self._name}/ends").split())), False)
+                self._say(int(self._meeting.get(f"{self._name}/longest")), False)
         return self._known + self._exists()
 
     def _drop(self, rounds: int) -> int:
@@ -102,8 +116,14 @@ class Rounds:
         self._claimed = max(self._claimed, rounds)
         return self._known + self._exists()
 
+    def _raise_longest(self) -> None:
+        """Makes the most rounds of those who have ended at least ours."""
+        key, mine, other = f"{self._name}/longest", str(self._known), ""
+        while (found := self._store.compare_set(key, other, mine).decode()) != mine and int(found) < self._known:
+            other = found
+
     @property
-    def _store(self) -> TCPStore:
+    def _store(self) -> Any:
         return self._meeting.store
 
     def _say(self, round_: int, exists: bool) -> None:
@@ -115,28 +135,25 @@ class Rounds:
             self._store.delete_key(f"{self._name}/{round_ - _KEPT_ROUNDS}/claims")
 
     def _exists(self) -> bool:
-        exists = self._store.get(f"{self._name}/{self._known}") == b"1"
+        exists = self._meeting.get(f"{self._name}/{self._known}") == "1"
         if not exists and self._store.add(f"{self._name}/heard", self._lanes) == self._total:
             self._store.set(f"{self._name}/all heard", "")
         return exists
 
 
-def _wait_for_readers(store: TCPStore, owner: int) -> None:
-    """The owner of a store outlives those who have yet to read there that the data has ended."""
-    if os.getpid() != owner:  # a forked copy must not speak through its parent's connection
+def _store(folder: str) -> Any:
+    return FileStore(str(Path(folder) / "store"), -1)
+
+
+def _end(folder: str, owner: int) -> None:
+    """The owner of a meeting place outlives those who have yet to read there that the data has ended."""
+    if os.getpid() != owner:
         return
     try:
+        store = _store(folder)
         if store.check(["last"]):
-            store.wait([f"{store.get('last').decode()}/all heard"], _LAST_WORDS)
+            store.wait([f"{store.get('last').decode()}/all heard"], _SLICE)
     except DistStoreError:  # some have gone without reading, which is their good right
-        return
-
-
-def address_of_this_machine() -> str:
-    """The address by which other machines reach this one: that of its way out, else the loopback."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("10.255.255.255", 1))  # sends nothing
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"
+        pass
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

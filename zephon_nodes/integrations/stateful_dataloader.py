@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import cloudpickle
 from torch.utils.data import IterableDataset, get_worker_info
 
-from zephon_nodes.distributed import from_rank_0, spans
+from zephon_nodes.distributed import from_rank_0, spans, world_agreement
 from zephon_nodes.errors import ClosedError, ConfigError, StateError
-from zephon_nodes.integrations.meeting import Meeting, Rounds, address_of_this_machine
+from zephon_nodes.integrations.meeting import Meeting, Rounds
 from zephon_nodes.lanes import AtEnd, legal_worlds, owned_lanes
 from zephon_nodes.node import Node
 from zephon_nodes.options import options_of
@@ -54,8 +54,9 @@ class LaneDataset(IterableDataset[Any]):
     or spawned, persistent or not. Each iteration of the DataLoader is an epoch; without workers, an iterator of which
     nothing was read doesn't count. Leave its ``in_order=True`` and ``snapshot_every_n_steps=1``.
 
-    Where finite data is read on several ranks, all of them must make the dataset together (a collective), and worker
-    processes connect to rank 0's machine; each round then costs a worker a message to it. Endless sources need neither.
+    Where finite data is read on several ranks, all of them must make the dataset together (a collective), and use the same
+    number of workers, or all none. Workers agree on the end in files of ``shared_folder``, which all ranks must see; by
+    default a temporary folder, which is enough on one machine. Endless sources need none of this.
 
     Raises ``ConfigError`` for settings that can't work, at construction; what depends on the number of workers, in them.
 
@@ -69,7 +70,9 @@ class LaneDataset(IterableDataset[Any]):
     'two words'
     """
 
-    def __init__(self, root: Node, function: Callable[[Any], Any] | None = None, **options: Any) -> None:
+    def __init__(
+        self, root: Node, function: Callable[[Any], Any] | None = None, shared_folder: str | None = None, **options: Any
+    ) -> None:
         if not isinstance(root, Node):
             raise ConfigError(f"as_dataset needs a zephon_nodes node, got {type(root).__name__}")
         given = options_of(options)
@@ -83,7 +86,7 @@ class LaneDataset(IterableDataset[Any]):
         self._ends_alone = source.endless or self._options.at_end == "ragged"
         self._here = self._everywhere = Meeting()
         if self._world.size > 1 and not self._ends_alone:
-            self._everywhere = self._meeting_of_ranks()
+            self._everywhere = self._meeting_of_ranks(shared_folder)
         self._run: _Run | None = None
         self._loaded: Mapping[str, Any] | None = None
         self._turn: object = None
@@ -91,13 +94,13 @@ class LaneDataset(IterableDataset[Any]):
         session.measure()
         self._start = session.state()
 
-    def _meeting_of_ranks(self) -> Meeting:
+    def _meeting_of_ranks(self, folder: str | None) -> Meeting:
         if not spans(self._world):
             raise ConfigError(
                 f"at_end={self._options.at_end!r} needs ranks to agree on the end, but torch.distributed isn't initialised "
                 f"with world_size={self._world.size}; initialise it, or use at_end='ragged' or an endless source"
             )
-        return from_rank_0(lambda: Meeting(address_of_this_machine()), self._world)
+        return from_rank_0(lambda: Meeting(folder), self._world)
 
     # what a DataLoader calls
 
@@ -147,7 +150,11 @@ class LaneDataset(IterableDataset[Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, in a worker or elsewhere, begins where this one was loaded, and meets the others where this one does."""
-        return _remade, (cloudpickle.dumps({**self.__dict__, "_run": None, "_turn": None, "_world": None}),)
+        return _remade, (
+            cloudpickle.dumps(
+                {**self.__dict__, "_run": None, "_turn": None, "_world": self._world._replace(mesh=None)}
+            ),
+        )
 
     # what runs
 
@@ -168,12 +175,13 @@ class LaneDataset(IterableDataset[Any]):
             yield output if self._function is None else self._function(output)
 
     def _session(self, lanes: Sequence[int], rounds: Rounds | None) -> Session:
-        return Session(self._root, replace(self._options, agree=rounds or _alone), share=lanes)
+        agree = rounds or (None if self._ends_alone or get_worker_info() else world_agreement(self._world))
+        return Session(self._root, replace(self._options, agree=agree or _alone), share=lanes)
 
     def _begin(self, lanes: Sequence[int], state: Mapping[str, Any]) -> _Run:
         self.close()
         total = self._root.work_source.num_lanes
-        alone = self._ends_alone or len(lanes) == total
+        alone = self._ends_alone or len(lanes) == total or get_worker_info() is None
         rounds = None if alone else Rounds(self._everywhere, len(lanes), total)
         run = _Run(self._session(lanes, rounds), rounds, lanes)
         run.session.load(dict(state))
