@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -94,6 +94,35 @@ class Phases:
             return f"{phase.start}: " + ", ".join(f"{name} {share}" for name, share in phase.shares.items())
 
         return f"Phases({'; '.join(map(shown, self.phases))})"
+
+
+class Stretch:
+    """How long phase ``i`` lasts in chunks until it has given so many tokens, ramps included."""
+
+    def __init__(self, phases: Phases, i: int, rate: Callable[[Shares], Fraction]) -> None:
+        self._phases, self._i, self._rate = phases, i, rate
+        self._rates: dict[int, list[Fraction]] = {}
+
+    def tokens(self, chunks: int) -> Fraction:
+        """Tokens of the phase if it lasts for ``chunks``."""
+        steps = self._phases.inside(self._i, 0, chunks)
+        rates = self._rates.get(len(steps))
+        if rates is None:
+            rates = self._rates[len(steps)] = [self._rate(step.shares) for step in steps]
+        ends = [*(step.start for step in steps[1:]), chunks]
+        return sum((rate * (end - step.start) for rate, step, end in zip(rates, steps, ends, strict=True)), Fraction(0))
+
+    def chunks(self, tokens: Fraction) -> int:
+        """The length, of at least 1, that comes nearest to giving ``tokens``."""
+        high = 1
+        while self.tokens(high) < tokens:
+            high *= 2
+        low = high // 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.tokens(middle) < tokens else (low, middle)
+        near = [count for count in (low, high) if count >= 1]
+        return min(near, key=lambda count: abs(self.tokens(count) - tokens))
 
 
 def _between(here: Shares, there: Shares, at: Fraction) -> Shares:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +25,7 @@ from zephon_nodes.work.component import Component
 from zephon_nodes.work.lane_time import LaneTime, Segment, Stop, phased_time
 from zephon_nodes.work.mixture_spec import MixtureSpec
 from zephon_nodes.work.order import Order, Shuffle
-from zephon_nodes.work.phases import Phase, Phases, Shares, Weights
+from zephon_nodes.work.phases import Phase, Phases, Shares, Stretch, Weights
 from zephon_nodes.work.token_estimation import TokenEstimation, as_fraction
 from zephon_nodes.work.windows import fit_windows, memory_plan
 
@@ -44,35 +44,6 @@ class Era(NamedTuple):
     span: int
     phases: Phases
     datasets: tuple[str, ...]
-
-
-class _Stretch:
-    """How long phase ``i`` lasts in chunks until it has given so many tokens, ramps included."""
-
-    def __init__(self, phases: Phases, i: int, rate: Callable[[Shares], Fraction]) -> None:
-        self._phases, self._i, self._rate = phases, i, rate
-        self._rates: dict[int, list[Fraction]] = {}
-
-    def tokens(self, chunks: int) -> Fraction:
-        """Tokens of the phase if it lasts for ``chunks``."""
-        steps = self._phases.inside(self._i, 0, chunks)
-        rates = self._rates.get(len(steps))
-        if rates is None:
-            rates = self._rates[len(steps)] = [self._rate(step.shares) for step in steps]
-        ends = [*(step.start for step in steps[1:]), chunks]
-        return sum((rate * (end - step.start) for rate, step, end in zip(rates, steps, ends, strict=True)), Fraction(0))
-
-    def chunks(self, tokens: Fraction) -> int:
-        """The length, of at least 1, that comes nearest to giving ``tokens``."""
-        high = 1
-        while self.tokens(high) < tokens:
-            high *= 2
-        low = high // 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.tokens(middle) < tokens else (low, middle)
-        near = [count for count in (low, high) if count >= 1]
-        return min(near, key=lambda count: abs(self.tokens(count) - tokens))
 
 
 class StaticMixtureWorkSource(WorkSource):
@@ -262,7 +233,7 @@ class StaticMixtureWorkSource(WorkSource):
             return self._converted[phases]
         starts, tokens = [0], Fraction(0)
         for i, there in enumerate(phases.phases[1:]):
-            stretch = _Stretch(phases, i, self._tokens_a_chunk)
+            stretch = Stretch(phases, i, self._tokens_a_chunk)
             count = stretch.chunks(there.start * (phases.tokens_per_step or 1) - tokens)
             tokens += stretch.tokens(count)
             starts.append(starts[-1] + count)
