@@ -46,11 +46,11 @@ LOUD_PROCESSES = {
 }
 SIGNALLED_PROCESSES = ["worker_waits/process", "computes_in_the_loop/process"]
 SLOW = (
-    "three_items_through_torchdata/process",
-    "abandoned_generator/process",
-    "reader_thread_outlives_main/process",
-    "fork_whose_child_reads_on/process",
-    "fork_whose_child_ends/process",
+    *(f"{name}/process" for name in ("three_items_through_torchdata", "abandoned_generator", "slow_map_in_flight")),
+    *(f"{name}/process" for name in ("reader_thread_outlives_main", "exit_function_of_the_user")),
+    *(f"fork_whose_child_{does}/process" for does in ("ends", "iterates_anew", "reads_on")),
+    "sys_exit_in_the_loop/process",
+    "error_of_a_map/process",
     "computes_in_the_loop/process:SIGTERM",
     "computes_in_the_loop/process:SIGKILL",
 )

@@ -18,7 +18,7 @@ from zephon_nodes.stream import Drop, Failure, Item, Pointer, Record
 
 
 class Functions(NamedTuple):
-    """The first message: pickled hops, by the names of their nodes."""
+    """The first message: pickled hops, by the names of their nodes. It has no answer."""
 
     hops: dict[str, bytes]
 
@@ -45,11 +45,9 @@ serving = False
 
 def serve(sock: socket.socket) -> None:
     """Answers until the other end is gone."""
-    global serving
-    serving = True
     channel = Channel(sock)
+    hops: dict[str, Hop | Exception] = {}
     try:
-        hops = {names: _loaded(data) for names, data in channel.receive().hops.items()}
         while True:
             _answer(channel, hops)
     except EOFError:
@@ -70,6 +68,9 @@ def _answer(channel: Channel, hops: dict[str, Hop | Exception]) -> None:
         raise
     except Exception as error:  # noqa: BLE001 - whatever unpickling somebody's object does
         channel.send(_failed("a worker process can't load what it was sent", error))
+        return
+    if isinstance(work, Functions):
+        hops.update({names: _loaded(data) for names, data in work.hops.items()})
         return
     hop = hops[work.names]
     if isinstance(hop, Exception):

@@ -77,7 +77,7 @@ def _in_driver(place: Any) -> Any:
 
 
 class WorkerProcess:
-    """One process. ``hops``: of ``pickled_hops``. ``locate``: where rows lie, for errors.
+    """One process. ``hops``: of ``pickled_hops``; ``load`` adds some. ``locate``: where rows lie, for errors.
 
     A context of the thread that serves it: entering starts it, leaving ends it, if need be by force. ``tasks``: those that
     it has been sent and hasn't answered, oldest first; two at most.
@@ -107,11 +107,15 @@ class WorkerProcess:
         try:
             path = json.dumps(sys.path).encode()
             ours.sendall(len(path).to_bytes(4, "big") + path)
-            self._channel.send(Functions(self._hops))
+            self.load(self._hops)
         except (EOFError, ConnectionError):
             pass  # said by the first task, with what it was
-        self._hops.clear()
+        self._hops = {}
         return self
+
+    def load(self, hops: Mapping[str, bytes]) -> None:
+        """Gives it functions for more tasks."""
+        self._channel.send(Functions(dict(hops)))
 
     def __exit__(self, *exception: object) -> None:
         self._channel.close()
