@@ -49,7 +49,7 @@ def world_of(rank: int | None, world_size: int | None, mesh: DeviceMesh | None) 
 def world_agreement(world: World) -> Agree | None:
     """How all ranks agree on a number, or None if torch.distributed doesn't span such a world.
 
-    Every rank must call this, since a gloo group is made where the default group can't reduce numbers on the CPU.
+    Every rank must call this, since a gloo group is made.
     """
     groups = _groups(world)
     if groups is None:
@@ -80,7 +80,7 @@ def from_rank_0(make: Callable[[], T], world: World) -> T:
         except Exception as error:  # noqa: BLE001 - raised below, on every rank
             box[1] = f"{type(error).__name__}: {error}"
     for group in groups:  # what others pass on before rank 0's has come to them is overwritten along the next dimension
-        dist.broadcast_object_list(box, src=0 if group is None else dist.get_global_rank(group, 0), group=group)
+        dist.broadcast_object_list(box, src=dist.get_global_rank(group, 0), group=group)
     if box[1] is not None:
         raise ConfigError(f"rank 0 failed for all ranks: {box[1]}")
     return box[0]  # type: ignore[no-any-return]
@@ -129,7 +129,7 @@ def spans(world: World) -> bool:
     return _groups(world) is not None
 
 
-def _groups(world: World) -> tuple[dist.ProcessGroup | None, ...] | None:
+def _groups(world: World) -> tuple[dist.ProcessGroup, ...] | None:
     """The groups over which, one after the other, the world speaks; None if torch.distributed doesn't span it."""
     if world.mesh is not None:
         return tuple(world.mesh.get_all_groups())
@@ -138,16 +138,16 @@ def _groups(world: World) -> tuple[dist.ProcessGroup | None, ...] | None:
     return None
 
 
-def _device(group: dist.ProcessGroup | None, mesh: DeviceMesh | None) -> torch.device:
+def _device(group: dist.ProcessGroup, mesh: DeviceMesh | None) -> torch.device:
     """Where a number must be for a group to reduce it."""
     return torch.device("cpu" if mesh is None or "gloo" in _backend(group) else mesh.device_type)
 
 
-def _backend(group: dist.ProcessGroup | None) -> str:
+def _backend(group: dist.ProcessGroup) -> str:
     return str(dist.get_backend_config(group)) if hasattr(dist, "get_backend_config") else dist.get_backend(group)
 
 
 @functools.lru_cache(maxsize=4)
-def _cpu_group(world: object) -> dist.ProcessGroup | None:
-    """A group that works on the CPU: the default one if it does, else one of gloo, made once for a world."""
-    return None if "gloo" in _backend(None) else dist.new_group(backend="gloo")
+def _cpu_group(world: object) -> dist.ProcessGroup:
+    """A gloo group of our own, made once for a world: dcp.async_save may use the default one in another thread meanwhile."""
+    return dist.new_group(backend="gloo")
