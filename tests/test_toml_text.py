@@ -1,6 +1,8 @@
 """What is written is TOML that the standard library reads as the same values."""
 
 import math
+import sys
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.toml_text import dumps, parse
 
-pytest.importorskip("tomllib" if __import__("sys").version_info >= (3, 11) else "tomli")
+pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 plain = texts | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)
@@ -47,6 +49,17 @@ def test_tables_stand_at_the_top_in_the_form_that_people_write():
 def test_a_value_without_a_form_is_an_error():
     with pytest.raises(TypeError, match="no value for None"):
         dumps({"a": None})
+
+
+def test_python_3_10_needs_a_package_that_the_error_names(monkeypatch):
+    monkeypatch.setattr("zephon_nodes.toml_text.sys", SimpleNamespace(version_info=(3, 10)))
+    monkeypatch.setitem(sys.modules, "tomli", None)
+    with pytest.raises(ConfigError, match=r"from 3\.11 on: pip install 'zephon_nodes\[toml\]'"):
+        parse("a = 1", "here")
+    monkeypatch.setitem(
+        sys.modules, "tomli", SimpleNamespace(loads=lambda text: {"read": text}, TOMLDecodeError=ValueError)
+    )
+    assert parse("a = 1", "here") == {"read": "a = 1"}
 
 
 def test_a_text_that_is_no_toml_is_told_with_its_place():

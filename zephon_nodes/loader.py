@@ -81,7 +81,10 @@ class Loader:
 
     @property
     def recipe_hash(self) -> str:
-        """SHA-256 of ``recipe``, hexadecimal: equal on two machines if they train on the same data in the same order."""
+        """SHA-256 of ``recipe``, hexadecimal: equal on two machines if they train on the same data in the same order.
+
+        That of a mixture in tokens whose tokens per row aren't known yet changes when they are measured, at the first ``iter``.
+        """
         return recipe_hash(self.recipe)
 
     @property

@@ -20,6 +20,8 @@
     op = "pack_flat"
     max_length = 2048
 
+A file imports and calls what it names, so treat one as you treat code.
+
 ``[read]`` has settings of the ``Read`` node, ``[options]`` run options that don't depend on the rank. The file's text may
 change in ways that the data don't: what counts is the recipe of the graph and its hash.
 """

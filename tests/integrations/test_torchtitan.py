@@ -66,7 +66,7 @@ def test_its_config_is_read_from_the_command_line():
     config = tyro.cli(
         RowDataLoader.Config, args=["--recipe", "a.toml", "--global-batch-size", "64", "--parallelism", "2"]
     )
-    assert (config.recipe, config.global_batch_size, config.parallelism, config.prefetch) == ("a.toml", 64, 2, 4)
+    assert (config.recipe, config.global_batch_size, config.parallelism, config.prefetch) == ("a.toml", 64, 2, None)
 
 
 def test_the_batch_contract(recipe):

@@ -113,6 +113,16 @@ def test_start_up_checks_tell_the_numbers(adapter, recipe, call, said):
         trainer(adapter, recipe, **call)
 
 
+def test_run_options_of_the_recipe_hold_unless_the_config_says_otherwise(adapter, recipe):
+    own = recipe.with_name("options.toml")
+    own.write_text(recipe.read_text() + "\n[options]\nprefetch = 7\nparallelism = 1\n")
+    for settings, want in (({}, (7, 1)), ({"prefetch": 3}, (3, 1))):
+        made = trainer(adapter, own, **settings)
+        options = made.dataloader._pipeline._options
+        assert (options["prefetch"], options["parallelism"]) == want
+        made.close()
+
+
 def test_settings_that_fit_are_taken(adapter, recipe):
     trainer(adapter, recipe, num_tokens_per_step=2 * TOKENS * LANES, length=4 * LENGTH).close()
 

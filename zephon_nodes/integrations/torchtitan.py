@@ -56,20 +56,16 @@ class _RecipeDataLoader(BaseDataLoader):  # type: ignore[misc]
     @dataclass(kw_only=True, slots=True)
     class Config(BaseDataLoader.Config):  # type: ignore[misc]
         """``recipe``: the path of a TOML file (``Pipeline.from_toml``), or "package.module:function" for a function that
-        gives a ``Pipeline``. ``prefetch``, ``parallelism``: see ``Options``."""
+        gives a ``Pipeline``. ``prefetch``, ``parallelism``: see ``Options``; None for what the recipe says."""
 
         recipe: str = ""
-        prefetch: int = 4
+        prefetch: int | None = None
         parallelism: int | None = None
 
     def __init__(self, config: Config, dp_world_size: int, dp_rank: int) -> None:
-        self._pipeline: Pipeline = pipeline_of(
-            config.recipe,
-            rank=dp_rank,
-            world_size=dp_world_size,
-            prefetch=config.prefetch,
-            parallelism=config.parallelism,
-        )
+        said = {"prefetch": config.prefetch, "parallelism": config.parallelism}
+        options = {name: value for name, value in said.items() if value is not None}
+        self._pipeline: Pipeline = pipeline_of(config.recipe, rank=dp_rank, world_size=dp_world_size, **options)
 
     def _run(self, pipeline: Pipeline, tokenizer: Any) -> None:
         check_tokenizer(pipeline, getattr(tokenizer, "tokenizer", None))
