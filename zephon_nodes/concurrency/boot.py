@@ -27,15 +27,15 @@ _PR_SET_PDEATHSIG = 1
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    sock = socket.socket(fileno=int(sys.argv[1]))
-    _die_with(int(sys.argv[2]))
-    size = int.from_bytes(_read(sock, 4), "big")
-    sys.path[:] = json.loads(_read(sock, size))
-    _without_init("zephon_nodes")
-    _nodes_without_torchdata()
-    from zephon_nodes.concurrency.child import serve
+    with socket.socket(fileno=int(sys.argv[1])) as sock:
+        _die_with(int(sys.argv[2]))
+        size = int.from_bytes(_read(sock, 4), "big")
+        sys.path[:] = json.loads(_read(sock, size))
+        _without_init("zephon_nodes")
+        _nodes_without_torchdata()
+        from zephon_nodes.concurrency.child import serve
 
-    serve(sock)
+        serve(sock)
 
 
 def _die_with(parent: int) -> None:
