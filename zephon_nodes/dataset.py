@@ -185,12 +185,12 @@ class Dataset:
             shards = self._indexed_shards()
             unknown = [file for file, shard in zip(self._files, shards, strict=True) if shard is None]
             remote = len(unknown) > 1 and not all(file.is_local for file in unknown)
-            new = iter((map_ or (_at_once if remote else map))(self._shard_of, unknown))
+            new = (map_ or (_at_once if remote else map))(self._shard_of, unknown)
+            places = [place for place, shard in enumerate(shards) if shard is None]
             with bar(f"opening {self.name}", len(unknown), "files") as advance:
-                for place, shard in enumerate(shards):
-                    if shard is None:
-                        shards[place] = next(new)
-                        advance(1)
+                for shard, place in zip(new, places, strict=True):  # to its end, where its threads end
+                    shards[place] = shard
+                    advance(1)
             found = [shard for shard in shards if shard is not None]
             _check_missing(self.name, found)
             self._opened = _Opened(found)

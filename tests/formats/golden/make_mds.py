@@ -1,35 +1,19 @@
 """Writes the MDS golden files with mosaicml-streaming: ``python make_mds.py`` in an environment that has it.
 
 ``pip install torch`` (a CPU build) first, then ``pip install --no-deps mosaicml-streaming==0.13.0`` with
-``transformers zstd Brotli python-snappy xxhash catalogue cramjam boto3 requests tqdm pyyaml``. Two names of torchvision
-that streaming imports, and that nothing here uses, are stood in for.
+``transformers zstd Brotli python-snappy xxhash catalogue cramjam boto3 requests tqdm pyyaml``. ``stand_in`` makes
+torchvision unnecessary.
 """
 
 import decimal
-import importlib.machinery
 import io
 import os
 import shutil
-import sys
-import types
 
 import numpy as np
-import transformers  # noqa: F401 (before the stand-in: it looks for torchvision)
 from golden_rows import MDS_COLUMNS, encoded, picture, small, text
 from PIL import Image
-
-for name in ("torchvision", "torchvision.transforms", "torchvision.transforms.functional", "torchvision.datasets"):
-    module = types.ModuleType(name)
-    module.__spec__ = importlib.machinery.ModuleSpec(name, None)
-    module.__path__ = []
-    sys.modules[name] = module
-sys.modules["torchvision.datasets"].VisionDataset = type("VisionDataset", (), {})
-sys.modules["torchvision.transforms.functional"].to_tensor = None
-sys.modules["torchvision"].datasets = sys.modules["torchvision.datasets"]
-sys.modules["torchvision"].transforms = sys.modules["torchvision.transforms"]
-sys.modules["torchvision.transforms"].functional = sys.modules["torchvision.transforms.functional"]
-
-from streaming import MDSWriter  # noqa: E402
+from stand_in import MDSWriter
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
