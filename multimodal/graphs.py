@@ -11,9 +11,13 @@ All have the same steps, and none is more than those steps:
 Rows come shuffled from the source. To mix further, put ``.shuffle(...)`` before the images, where a record is a file:
 what it holds is let go at once at the end of a span, and then decoded, so its size bounds memory.
 
+Memory, besides the records under way: a lane holds 16 open sequences with their images. A position of an image is 768
+bytes for ``FixedGrid()`` and 2,352 for ``DynamicResolution()``, so at 2,048 positions 25 and 77 MB a lane; ``num_bins`` of
+``PackImages`` sets it against padding. A finished step has the pixels once more (twice with a ``temporal_patch`` of 2).
+
 ``vision`` decides about the style: a ``FixedGrid`` or a ``DynamicResolution``. ``tokenizer``: as of ``Tokenize``; it needs
 the token ``image_token`` ("<image>"), of which one is written for each image. Rows may have several images, one, or none
-(null). ``options``: how the graph is run, see ``Options``; with on_error="skip" rows that can't be used are left out,
+(null). A model that has ids around each image gets them by ``start_id`` and ``end_id`` of ``ExpandImages``. ``options``: how the graph is run, see ``Options``; with on_error="skip" rows that can't be used are left out,
 counted and named, among them those that mention more images than they have, or fewer.
 """
 
