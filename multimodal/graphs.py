@@ -17,8 +17,9 @@ bytes for ``FixedGrid()`` and 2,352 for ``DynamicResolution()``, so at 2,048 pos
 
 ``vision`` decides about the style: a ``FixedGrid`` or a ``DynamicResolution``. ``tokenizer``: as of ``Tokenize``; it needs
 the token ``image_token`` ("<image>"), of which one is written for each image. Rows may have several images, one, or none
-(null). A model that has ids around each image gets them by ``start_id`` and ``end_id`` of ``ExpandImages``. ``options``: how the graph is run, see ``Options``; with on_error="skip" rows that can't be used are left out,
-counted and named, among them those that mention more images than they have, or fewer.
+(null). A model that has ids around each image gets them by ``start_id`` and ``end_id`` of ``ExpandImages``.
+``options``: how the graph is run, see ``Options``; with on_error="skip" rows that can't be used are left out, counted and
+named, among them those that mention more images than they have, or fewer.
 """
 
 from __future__ import annotations
