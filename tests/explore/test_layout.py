@@ -86,6 +86,12 @@ def test_documents_are_decoded():
     assert decoder(None) is None and decoder(Pipeline(source(3))) is None
 
 
+def test_a_long_run_of_one_id_is_read_as_one():
+    step = {"input_ids": [[5, *[9] * 300, 1, 1, 1, 2, *[7] * 4]]}
+    found = layout(step, lambda ids: " ".join(map(str, ids)))
+    assert found.rows[0].segments[0].text == "5 9 1 1 1 2 7"
+
+
 def test_pictures_of_a_collated_batch_stand_at_their_placeholders():
     rng = np.random.default_rng(0)
     vision = FixedGrid(size=32, patch=16)

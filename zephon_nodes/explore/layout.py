@@ -19,6 +19,8 @@ Array: TypeAlias = "npt.NDArray[Any]"
 Decode: TypeAlias = Callable[[Array], str]
 DECODED = 200
 """Tokens of a document that are decoded for a look."""
+RUN = 4
+"""From so many on, equal ids in a row are a long run."""
 
 
 class Segment(NamedTuple):
@@ -76,7 +78,13 @@ def layout(batch: Any, decode: Decode | None = None) -> Layout:
 
 
 def _text(ids: Array, document: int, decode: Decode | None) -> str:
-    return decode(ids[:DECODED]) if decode is not None and document >= 0 else ""
+    return decode(_without_runs(ids)[:DECODED]) if decode is not None and document >= 0 else ""
+
+
+def _without_runs(ids: Array) -> Array:
+    """Each long run of one id, as an image has of its placeholder, as a single id: what is around it is what one reads."""
+    runs = [(start, stop if stop - start < RUN else start + 1) for start, stop in _runs(ids)]
+    return np.concatenate([ids[start:stop] for start, stop in runs]) if runs else ids
 
 
 def _runs(values: Array) -> list[tuple[int, int]]:
