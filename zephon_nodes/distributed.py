@@ -150,4 +150,5 @@ def _backend(group: dist.ProcessGroup) -> str:
 @functools.lru_cache(maxsize=4)
 def _cpu_group(world: object) -> dist.ProcessGroup:
     """A gloo group of our own, made once for a world: dcp.async_save may use the default one in another thread meanwhile."""
-    return dist.new_group(backend="gloo")
+    group: dist.ProcessGroup = dist.new_group(backend="gloo")
+    return group
