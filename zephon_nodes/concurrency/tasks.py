@@ -15,14 +15,15 @@ from zephon_nodes.stream import Failure, Item
 class WorkTask:
     """Work under way: see ``engine.Task``. An exception of the work becomes a ``Failure`` in its place.
 
-    ``seconds``: how long a record took. ``laps``, ``cpu``, ``nbytes``: for the hop's counters, see there.
+    ``records``: calls that came. ``seconds``: how long all of it took. ``laps``, ``cpu``, ``nbytes``: for the hop's counters, see there.
     Made and finished by the thread that runs the engine, run by any.
     """
 
-    __slots__ = ("calls", "cpu", "done", "hop", "items", "laps", "nbytes", "seconds")
+    __slots__ = ("calls", "cpu", "done", "hop", "items", "laps", "nbytes", "records", "seconds")
 
     def __init__(self, hop: Hop, calls: Sequence[Any]) -> None:
         self.hop, self.calls, self.done = hop, calls, False
+        self.records = len(calls)
         self.items: list[Item] = []
         self.laps: list[Lap] = []
         self.seconds = self.cpu = 0.0
@@ -43,7 +44,7 @@ class WorkTask:
             self.items = self.hop.run(self.calls, lap)
         except Exception as error:  # noqa: BLE001 - the trainer sees it, when its turn comes; never a bare StopIteration
             self.items = [Failure(named(error, "+".join(self.hop.names)))]
-        self.seconds = (time.perf_counter() - begin) / len(self.calls)
+        self.seconds = time.perf_counter() - begin
         self.cpu = time.thread_time() - cpu
         self.calls = ()
 

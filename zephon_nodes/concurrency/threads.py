@@ -27,16 +27,14 @@ from zephon_nodes.concurrency.tasks import WorkTask
 from zephon_nodes.counters import RunCounters
 from zephon_nodes.engine import READERS, Engine, Event, Output, Submit
 from zephon_nodes.errors import ClosedError
+from zephon_nodes.pace import Pace
 from zephon_nodes.plan import Hop, Plan
 from zephon_nodes.stream import Failure
-from zephon_nodes.work.base import QUANTUM
 
 MakeEngine: TypeAlias = Callable[[Submit], Engine]
 _STOP = object()
 _JOIN_SECONDS = 3.0
 _GRACE_SECONDS = 1.0
-_TASK_SECONDS = 0.03
-_FIRST_QUANTUM = 8
 CLOSED = "this loader was closed; iterate over it again to start anew"
 
 
@@ -106,9 +104,9 @@ class ThreadDriver:
                 processes += made
             else:
                 workers += [_thread(pool.name, _work, *args) for _ in range(pool.size)]
-        pace = _Pace()
-        engine = pace.engine = make_engine(_submitter(inboxes, pace))
-        engine.quantum = _FIRST_QUANTUM
+        pace = Pace(len(plan.hops))
+        engine = make_engine(_submitter(inboxes, pace))
+        engine.quantum = pace.quantum
         self._counters = plan.counters
         self._counters.begun = time.perf_counter()
         driver = _thread("driver", _drive, engine, pace, plan, self._mail, self._out)
@@ -141,18 +139,6 @@ class _Crash:
         self.error = error
 
 
-class _Pace:
-    """Sets how many records are fed at a time, so that a task takes about ``_TASK_SECONDS``: longer ones keep the first
-    batch, and the end, waiting; shorter ones cost more in crossing threads than they do. At most doubled at a time."""
-
-    engine: Engine
-
-    def took(self, seconds: float) -> None:
-        """A record of a task took ``seconds``."""
-        wanted = round(_TASK_SECONDS / max(seconds, 1e-9))
-        self.engine.quantum = max(1, min(2 * self.engine.quantum, QUANTUM, wanted))
-
-
 class _Pool(NamedTuple):
     """Workers of one kind for the hops of some numbers."""
 
@@ -179,7 +165,7 @@ def _pools(plan: Plan) -> list[_Pool]:
     return pools + [_Pool("processes", hops, next(iter(hops.values())).parallelism, True) for hops in shared.values()]
 
 
-def _submitter(inboxes: Mapping[int, SimpleQueue[Any]], pace: _Pace) -> Submit:
+def _submitter(inboxes: Mapping[int, SimpleQueue[Any]], pace: Pace) -> Submit:
     def submit(i: int, hop: Hop, calls: Sequence[Any]) -> WorkTask:
         task = WorkTask(hop, calls)
         if i in inboxes:
@@ -187,7 +173,7 @@ def _submitter(inboxes: Mapping[int, SimpleQueue[Any]], pace: _Pace) -> Submit:
         else:
             task.run()
             task.finish()
-            pace.took(task.seconds)
+            pace.took(i, task.records, task.seconds)
         return task
 
     return submit
@@ -239,10 +225,11 @@ def _next_task(process: WorkerProcess, idle: list[None], inbox: SimpleQueue[Any]
     return task
 
 
-def _drive(engine: Engine, pace: _Pace, plan: Plan, mail: SimpleQueue[Any], out: SimpleQueue[Any]) -> None:
-    counters = plan.counters
+def _drive(engine: Engine, pace: Pace, plan: Plan, mail: SimpleQueue[Any], out: SimpleQueue[Any]) -> None:
+    counters, numbers = plan.counters, {id(hop): i for i, hop in enumerate(plan.hops)}
     try:
         while True:
+            engine.quantum = pace.quantum
             moved = engine.step()
             while engine.events:
                 out.put(engine.events.popleft())
@@ -257,7 +244,7 @@ def _drive(engine: Engine, pace: _Pace, plan: Plan, mail: SimpleQueue[Any], out:
                 if isinstance(message, WorkTask):
                     message.finish()
                     if message.hop is not plan.warm:
-                        pace.took(message.seconds)
+                        pace.took(numbers[id(message.hop)], message.records, message.seconds)
                 else:
                     engine.taken(message)
     except BaseException as error:  # noqa: BLE001 - handed to the trainer, who raises it
