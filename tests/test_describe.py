@@ -74,6 +74,16 @@ def test_a_node_of_the_users_is_described_like_any_other():
     assert "strength=11" in line(text, "own") and "nothing" not in text
 
 
+def test_ipython_shows_the_same_text():
+    class Printer:
+        def text(self, said):
+            self.said = said
+
+    printer, pipeline = Printer(), rows().batch(2)
+    pipeline._repr_pretty_(printer, cycle=False)
+    assert printer.said == pipeline.describe()
+
+
 def test_describing_reads_no_row_and_starts_no_thread():
     def fail(payload):
         raise AssertionError("a row was read")

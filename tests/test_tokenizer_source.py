@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from tokenizers import NormalizedString, PreTokenizedString, Tokenizer, models, pre_tokenizers
+from tokenizers import ByteLevelBPETokenizer, NormalizedString, PreTokenizedString, Tokenizer, models, pre_tokenizers
 from tokenizers_for_tests import save_folder, train_tokenizer
 
 from zephon_nodes.errors import ConfigError
@@ -25,6 +25,14 @@ def test_a_tokenizer_declares_nothing():
     source = find_tokenizer(train_tokenizer())
     assert source.text == train_tokenizer().to_str()
     assert source.declared == {} and not source.encode_special_tokens
+
+
+def test_a_ready_made_kind_of_tokenizer_is_the_tokenizer_in_it():
+    kind = ByteLevelBPETokenizer()
+    kind.train_from_iterator(["a few words"], special_tokens=["<|endoftext|>"], show_progress=False)
+    bare = Tokenizer.from_str(kind.to_str())
+    assert find_tokenizer(kind).text == find_tokenizer(bare).text
+    assert load_tokenizer(kind).recipe() == load_tokenizer(bare).recipe()
 
 
 def test_a_fast_tokenizer_declares_its_tokens():

@@ -319,6 +319,10 @@ class Pipeline:
 
     __str__ = describe
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """The same where IPython shows no drawings, or a host strips them from a notebook."""
+        printer.text(self.describe())
+
     def _repr_svg_(self) -> str:
         """The graph as a drawing, which a notebook shows."""
         from zephon_nodes.explore.drawing import draw

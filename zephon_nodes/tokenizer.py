@@ -37,7 +37,7 @@ def load_tokenizer(
     """Loads a tokenizer and makes an ``Encoder`` of it. The tokenizer that was given is copied, never changed.
 
     ``tokenizer``: one of
-        a ``tokenizers.Tokenizer``;
+        a ``tokenizers.Tokenizer``, or one of ``tokenizers.implementations`` such as ``ByteLevelBPETokenizer``;
         a path to a tokenizer.json, or to its folder. A file of that name is read together with the
         tokenizer_config.json and special_tokens_map.json beside it, which declare bos, eos and pad;
         a fast tokenizer of ``transformers``;

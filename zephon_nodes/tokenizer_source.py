@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
+from tokenizers.implementations import BaseTokenizer
 
 from zephon_nodes.errors import ConfigError
 
@@ -33,6 +34,8 @@ class TokenizerSource(NamedTuple):
 
 def find_tokenizer(tokenizer: Any) -> TokenizerSource:
     """The source of what ``load_tokenizer`` takes. Reads the object, changes nothing. Raises ``ConfigError``."""
+    if isinstance(tokenizer, BaseTokenizer):
+        return _of_object(f"the given {type(tokenizer).__name__}", tokenizer, {}, False)
     if isinstance(tokenizer, Tokenizer):
         return _of_object("the given Tokenizer", tokenizer, {}, tokenizer.encode_special_tokens)
     if isinstance(tokenizer, Path):
@@ -109,7 +112,9 @@ def explained(what: str) -> Iterator[None]:
         raise ConfigError(f"{what} Cause: {type(error).__name__}: {error}") from error
 
 
-def _of_object(name: str, tokenizer: Tokenizer, declared: dict[str, str], encode_special: bool) -> TokenizerSource:
+def _of_object(
+    name: str, tokenizer: Tokenizer | BaseTokenizer, declared: dict[str, str], encode_special: bool
+) -> TokenizerSource:
     with explained(f"{name} can't be written as JSON, so it can't be copied; parts written in Python can't be used."):
         return TokenizerSource(name, tokenizer.to_str(), declared, encode_special)
 

@@ -40,15 +40,15 @@ def verify(make: Make, worlds: Sequence[int], steps: int, say: Callable[[str], A
         for world, other in zip(worlds, [*worlds[1:], worlds[0]], strict=True):
             first, state = run_rounds(make, world, half)
             rest = run_rounds(make, other, steps - half, state)[0] if steps > half else []
-            columns[f"{world}|{other}"] = [global_digest(round_) for round_ in [*first, *rest]]
+            columns[f"{world}, then {other}"] = [global_digest(round_) for round_ in [*first, *rest]]
             advance(1)
-    say("step  " + "  ".join(f"{title:16s}" for title in columns) + "  (a|b: resumed on b ranks in the middle)")
+    say("step  " + "  ".join(f"{title:12s}" for title in columns).rstrip())
     agree = True
     for step in range(max(map(len, columns.values()))):
         digests = [column[step] if step < len(column) else "-" for column in columns.values()]
         same = len(set(digests)) == 1
         agree &= same
-        say(f"{step:4d}  " + "  ".join(f"{text[:16]:16s}" for text in digests) + ("" if same else "  DIFFER"))
+        say(f"{step:4d}  " + "  ".join(f"{text[:12]:12s}" for text in digests) + ("" if same else "  DIFFER"))
     every = hashlib.sha256("".join(next(iter(columns.values()))).encode()).hexdigest()
     say(f"all {steps} global batches are equal everywhere, SHA-256 {every}" if agree else "global batches differ")
     return agree
