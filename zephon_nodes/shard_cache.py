@@ -29,7 +29,7 @@ from zephon_nodes.retries import Clock, SystemClock
 from zephon_nodes.store_counters import COUNTERS
 
 _WHOLE, _PART = ".shard", ".part"
-_GROW = 64 << 20
+_GROW = 4 << 20
 _POLL_SECONDS = 0.05
 _PATIENCE = 600.0
 
@@ -170,7 +170,7 @@ class ShardCache:
         """Makes a part ``nbytes`` long, after evicting what must go for it."""
         began = self.clock.now()
         self._check_limit(entry, nbytes)
-        while not self._reserved(out, nbytes):
+        while not self.reserved(out, nbytes):
             if cancelled is not None:
                 raise CancelledError
             if self.clock.now() - began > _PATIENCE:
@@ -178,7 +178,8 @@ class ShardCache:
                 raise ReadError(text, path=entry.label)
             self.clock.sleep(_POLL_SECONDS)
 
-    def _reserved(self, out: io.FileIO, nbytes: int) -> bool:
+    def reserved(self, out: io.FileIO, nbytes: int) -> bool:
+        """Whether there is room for a part of ``nbytes``, after evicting what must go; then the part is that long."""
         with _locked(os.path.join(self.folder, ".lock"), os.O_RDWR | os.O_CREAT):
             mine = os.fstat(out.fileno())
             others = [(path, facts) for path, facts in self._files() if facts.st_ino != mine.st_ino]
@@ -250,8 +251,11 @@ class _Writer:
             raise CancelledError
         need = self._written + len(block)
         if need > self._room:
-            roomy = max(need, min(self._cache.max_bytes, self._room + max(_GROW, self._room // 8)))
-            self.room(need if self._entry.size is not None else roomy)
+            roomy = min(self._cache.max_bytes, max(need, self._room + max(_GROW, self._room // 8)))
+            if self._entry.size is None and roomy > need and self._cache.reserved(self._out, roomy):
+                self._room = roomy
+            else:
+                self.room(need)
         view = memoryview(block)
         while view:
             view = view[self._out.write(view) :]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import os
 import shutil
 import signal
@@ -79,6 +80,7 @@ def moto_server(port=0):
     needs("s3fs", "moto", "flask")
     from moto.server import ThreadedMotoServer
 
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer("127.0.0.1", port, verbose=False)
     server.start()
     return server, server.get_host_and_port()[1]

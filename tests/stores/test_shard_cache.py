@@ -341,7 +341,9 @@ def _read_all(url, folder, limit, seed, out):
     out.put([row for n in range(6) for row in found[n]])
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    "method", ["fork", *(pytest.param(name, marks=pytest.mark.deep) for name in ("spawn", "forkserver"))]
+)
 def test_two_processes_download_each_shard_once(tmp_path, method):
     context = multiprocessing.get_context(method)
     with serving(dict(FILES)) as store:
