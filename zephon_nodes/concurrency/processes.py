@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -86,32 +87,41 @@ class WorkerProcess:
     def __init__(self, hops: Mapping[str, bytes], locate: Locate) -> None:
         self._hops, self._locate = dict(hops), locate
         self._pid, self._pidfd = 0, -1
+        self._ended = False
+        self._poll = select.poll()
+        self._code: int | None = None
         self.tasks: deque[WorkTask] = deque()
         self._lock = threading.Lock()
 
     def __enter__(self) -> WorkerProcess:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
+        try:
+            ours, theirs = socket.socketpair()
+            self._channel = Channel(ours, self._wait)
+            with theirs:
                 self._pid = _spawned(theirs.fileno())
-            except OSError as error:
-                ours.close()
-                raise WorkerError(f"a worker process can't be started: {error}") from error
+        except OSError as error:
+            raise WorkerError(f"a worker process can't be started: {error}") from error
+        try:
+            self._begin(ours)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _begin(self, ours: socket.socket) -> None:
         if hasattr(os, "pidfd_open"):
-            self._pidfd = os.pidfd_open(self._pid)
-        self._poll = select.poll()
+            with contextlib.suppress(
+                OSError
+            ):  # an old kernel, or no descriptor left: the end of the socket tells as well
+                self._pidfd = os.pidfd_open(self._pid)
         self._poll.register(ours, select.POLLIN)
         if self._pidfd >= 0:
             self._poll.register(self._pidfd, select.POLLIN)
-        self._channel = Channel(ours, self._wait)
-        try:
-            path = json.dumps(sys.path).encode()
+        path = json.dumps(sys.path).encode()
+        with contextlib.suppress(EOFError, ConnectionError):  # said by the first task, with what it was
             ours.sendall(len(path).to_bytes(4, "big") + path)
             self.load(self._hops)
-        except (EOFError, ConnectionError):
-            pass  # said by the first task, with what it was
         self._hops = {}
-        return self
 
     def load(self, hops: Mapping[str, bytes]) -> None:
         """Gives it functions for more tasks."""
@@ -119,10 +129,9 @@ class WorkerProcess:
 
     def __exit__(self, *exception: object) -> None:
         self._channel.close()
-        if self._pid:
-            if not self._ended_within(_GRACE_SECONDS):
-                self.kill()
-            self._reap()
+        if not self._ended_within(_GRACE_SECONDS):
+            self.kill()
+            self._ended_within(_GRACE_SECONDS)
 
     def send(self, task: WorkTask) -> bool:
         """Hands over a task. False if it is done already: with an error, because its records can't be pickled.
@@ -173,10 +182,8 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Ends the process by force, from any thread."""
-        with self._lock:
-            if self._pid and self._pidfd >= 0:
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            elif self._pid:
+        with self._lock, contextlib.suppress(ProcessLookupError):
+            if self._pid and not self._ended:
                 os.kill(self._pid, signal.SIGKILL)
 
     # waiting
@@ -188,35 +195,39 @@ class WorkerProcess:
             raise EOFError
 
     def _ended_within(self, seconds: float) -> bool:
-        if self._pidfd < 0:
-            return _ended(self._pid, seconds)
-        ended = select.poll()
-        ended.register(self._pidfd, select.POLLIN)
-        return bool(ended.poll(seconds * 1000))
-
-    def _reap(self) -> int | None:
-        """The exit code, or None if somebody else has waited for the process."""
-        with contextlib.suppress(ChildProcessError):
-            os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
-        with self._lock:
-            pid, self._pid = self._pid, 0
+        """Whether the process ends, within a time. Its exit code is then known, and its number may be another's."""
+        until = time.monotonic() + seconds
+        while not self._reaped() and time.monotonic() < until:
             if self._pidfd >= 0:
-                os.close(self._pidfd)
-                self._pidfd = -1
-        try:
-            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if pid else None
-        except ChildProcessError:
-            return None
+                end = select.poll()
+                end.register(self._pidfd, select.POLLIN)
+                end.poll(1000 * max(0.0, until - time.monotonic()))
+            else:
+                time.sleep(0.01)
+        return self._reaped()
+
+    def _reaped(self) -> bool:
+        with self._lock:
+            if not self._ended:
+                try:
+                    pid, status = os.waitpid(self._pid, os.WNOHANG)
+                    self._code = os.waitstatus_to_exitcode(status) if pid else None
+                    self._ended = pid != 0
+                except ChildProcessError:  # somebody else has waited for it
+                    self._ended = True
+                if self._ended and self._pidfd >= 0:
+                    os.close(self._pidfd)
+            return self._ended
 
     def _death(self, task: WorkTask) -> WorkerError:
         """The error of a process that is dead. ``task``: it died of, unless it had an earlier one."""
-        pid, how = self._pid, "closed its connection"
-        if self._ended_within(_GRACE_SECONDS):
-            how = _told(self._reap())
+        how = _told(self._code) if self._ended_within(_GRACE_SECONDS) else "closed its connection"
         task = self.tasks[0] if self.tasks else task
         names, rows = "+".join(task.hop.names), rows_of(task.calls)
         return WorkerError(
-            f"{names}: its worker process {pid} {how} while it worked on {self._locate(rows)}", node=names, origins=rows
+            f"{names}: its worker process {self._pid} {how} while it worked on {self._locate(rows)}",
+            node=names,
+            origins=rows,
         )
 
 
@@ -233,22 +244,6 @@ def _flags() -> list[str]:
     import subprocess
 
     return list(subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]
-
-
-def _ended(pid: int, seconds: float) -> bool:
-    """Where the kernel has no pidfd: asks now and then."""
-    import time
-
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
-                return True
-        except ChildProcessError:
-            return True
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.01)
 
 
 def _told(code: int | None) -> str:
