@@ -1,7 +1,6 @@
 import io
 import json
 import os
-import shutil
 import uuid
 
 import fsspec
@@ -15,6 +14,8 @@ from shards import check_rows
 from zephon_nodes.dataset import Dataset
 from zephon_nodes.errors import ConfigError, ReadError
 from zephon_nodes.formats import arrow_ipc
+from zephon_nodes.formats.arrow_ipc import ArrowFormat
+from zephon_nodes.formats.spans import BigRowsUnit
 
 INT, TEXT = st.integers(-99, 99), st.text(max_size=4)
 SCHEMA = pa.schema(
@@ -216,9 +217,17 @@ def test_remote_files(tmp_path):
     check_rows(Dataset.from_path("d", url, index_dir=tmp_path), TABLE.to_pylist(), as_lists)
 
 
-def test_a_row_of_a_local_file_touches_only_its_bytes(tmp_path):
-    """The body of the other rows is spoilt after opening: a row that doesn't need it is still right."""
-    table = pa.table({"blob": [bytes([i]) * 1000 for i in range(10)]})
-    dataset = opened(tmp_path, written(table, "stream"))
-    assert dataset.shard(0).take([3]) == [{"blob": b"\3" * 1000}]
-    shutil.rmtree(tmp_path / "index")
+@pytest.mark.parametrize("memory_map", [True, False])
+def test_big_rows_come_from_a_map_only_where_that_is_wanted(tmp_path, memory_map):
+    table = pa.table({"n": range(6), "blob": [bytes([i]) * 50_000 for i in range(6)]})
+    dataset = opened(tmp_path, written(table, "stream", 3), fmt=ArrowFormat(memory_map=memory_map))
+    check_rows(dataset, table.to_pylist())
+    assert (dataset.shard(0).take([0]) is None) == (not memory_map)
+    unit = dataset.shard(0).read(1)
+    assert isinstance(unit, BigRowsUnit) == memory_map
+    assert unit.take([]) == []
+    with pytest.raises(IndexError):
+        unit.take([3])
+    (tmp_path / "a.arrow").write_bytes(written(table.slice(1), "stream"))
+    with pytest.raises(ReadError, match=r"a\.arrow: the file has changed"):
+        unit.take([0]) if memory_map else dataset.shard(0).read(0)
