@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
-from tokenizers.implementations import BaseTokenizer
+from tokenizers.implementations.base_tokenizer import BaseTokenizer
 
 from zephon_nodes.errors import ConfigError
 

@@ -44,6 +44,22 @@ def test_what_was_wanted_is_in_the_unit_of_the_mixture(estimation, weigh):
         assert entry.wanted == pytest.approx({"a": 0.75 * total, "b": 0.25 * total})
 
 
+def test_shares_are_of_what_came_in_either_unit():
+    history = graph(token_estimation=TokenEstimation()).history(1000)
+    tokens, rows = ({name: 0 for name in "ab"} for _ in range(2))
+    for batch in graph(token_estimation=TokenEstimation()):
+        for payload, pointers in zip(batch, batch.pointers, strict=True):
+            for i, at in enumerate(pointers):
+                tokens[at.dataset] += int((payload["document_ids"] == i).sum())
+                rows[at.dataset] += 1
+    for unit, counted in (("tokens", tokens), ("samples", rows), (None, tokens)):
+        want = {name: count / sum(counted.values()) for name, count in counted.items()}
+        assert history.shares(unit) == pytest.approx(want)
+    assert History().shares() == {}
+    with pytest.raises(ConfigError, match="weigh"):
+        history.shares("rows")
+
+
 def test_other_payloads_and_wrong_numbers():
     history = History()
     assert list(history.over(["a", {"input_ids": [1, 2]}])) == ["a", {"input_ids": [1, 2]}]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from zephon_nodes.errors import ConfigError
 from zephon_nodes.explore.peek import apart
 from zephon_nodes.microbatch import Microbatch
 from zephon_nodes.node import Node
 from zephon_nodes.options import options_of
 from zephon_nodes.session import Session
 from zephon_nodes.stream import Pointer
-from zephon_nodes.tally import sizes
+from zephon_nodes.tally import shares, sizes
 from zephon_nodes.work.base import check_at_least
 
 T = TypeVar("T")
@@ -73,10 +75,27 @@ class History:
         origins = tuple(at for row in batch.pointers for at in row) if isinstance(batch, Microbatch) else ()
         size = sizes(batch, origins)
         total = size.tokens if self.weigh == "tokens" else len(origins)
-        amounts = dict(size.by_dataset), {name: share * total for name, share in (target or {}).items()}
+        both = dict(size.by_dataset), {name: share * total for name, share in (target or {}).items()}
         lengths = tuple(size.documents), tuple(size.rows)
         seconds = now - self._begun
-        self.entries.append(Entry(seconds, size.samples, size.tokens, size.padding, *amounts, *lengths, origins))
+        self.entries.append(Entry(seconds, size.samples, size.tokens, size.padding, *both, *lengths, origins))
+
+    def shares(self, weigh: str | None = None) -> dict[str, float]:
+        """Share of each dataset in all that came, by name: of its "tokens", or "samples" (rows of files, each part of a
+        cut document as one). None: what the mixture is meant in. Empty if the datasets aren't known.
+
+        >>> pipeline = Pipeline(StaticMixtureWorkSource([rows], shuffle="none")).batch(2)
+        >>> pipeline.history(2).shares("samples")
+        {'demo': 1.0}
+        """
+        weigh = self.weigh if weigh is None else weigh
+        if weigh not in ("tokens", "samples"):
+            raise ConfigError(f"weigh must be 'tokens' or 'samples', got {weigh!r}")
+        total: dict[str, float] = {}
+        for entry in self.entries:
+            for name, amount in amounts(entry, weigh).items():
+                total[name] = total.get(name, 0) + amount
+        return shares(total)
 
     def plot_fill(self) -> Any:
         """Share of padding, output by output, and over all so far."""
@@ -110,6 +129,11 @@ class History:
         from zephon_nodes.explore import plots
 
         return plots.order(self.entries)
+
+
+def amounts(entry: Entry, weigh: str) -> Mapping[str, float]:
+    """How much of each dataset an output has, in "tokens" or "samples"."""
+    return entry.given if weigh == "tokens" else Counter(at.dataset for at in entry.origins)
 
 
 def record(root: Node, options: Mapping[str, Any], outputs: int) -> History:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_nodes.errors import ConfigError
-from zephon_nodes.explore.history import Entry
+from zephon_nodes.explore.history import Entry, amounts
 from zephon_nodes.explore.matplotlib_figure import new_figure
 from zephon_nodes.tally import shares
 
@@ -38,11 +38,11 @@ def fill(entries: Sequence[Entry]) -> Any:
 def mixture(entries: Sequence[Entry], weigh: str, target: Mapping[str, float] | None, window: int) -> Any:
     """Share of each dataset over a window, dashed what the mixture asked for. ``weigh``: "tokens" or "samples"."""
     weigh = "tokens" if weigh == "tokens" and _column(entries, "tokens").any() else "rows"
-    amounts = [dict(e.given) if weigh == "tokens" else dict(Counter(at.dataset for at in e.origins)) for e in entries]
-    names = sorted({name for one in amounts for name in one} | set(target or ()))
+    came = [amounts(entry, weigh) for entry in entries]
+    names = sorted({name for one in came for name in one} | set(target or ()))
     if not names:
         raise ConfigError("these outputs don't tell their datasets; record batches of a pipeline of datasets")
-    given = np.array([[one.get(name, 0.0) for name in names] for one in amounts])
+    given = np.array([[one.get(name, 0.0) for name in names] for one in came])
     asked = np.array([[entry.wanted.get(name, 0.0) for name in names] for entry in entries])
     if target is not None:
         fixed = shares(target)
@@ -80,10 +80,18 @@ def lengths(entries: Sequence[Entry]) -> Any:
         axes.stairs(counts, edges, color=colour, linewidth=1.8, linestyle=style, label=label)
         axes.stairs(counts, edges, color=colour, alpha=0.2, fill=True)
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.minorticks_off()
+    ticks = powers_of_two(float(edges[0]), float(edges[-1]))
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
     axes.set_title("Lengths before packing (documents) and after it (rows)", fontsize=10, loc="left")
     return figure
+
+
+def powers_of_two(low: float, high: float, most: int = 12) -> list[int]:
+    """Powers of two from ``low`` to ``high``, every second or third of them where there are more than ``most``."""
+    found = [2**i for i in range(64) if low <= 2**i <= high]
+    return found[:: -(-len(found) // most) or 1]
 
 
 def document_lengths(entries: Sequence[Entry]) -> F64:
