@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from zephon_nodes import ConfigError
 from zephon_nodes.explore.history import Entry, History
-from zephon_nodes.explore.plots import document_lengths, ranks
+from zephon_nodes.explore.plots import document_lengths, powers_of_two, ranks
 from zephon_nodes.stream import Pointer
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -88,3 +88,11 @@ def test_a_long_history_of_order_is_thinned():
     found.entries.append(Entry(0, 1, 1, 0, {}, {}, (), (), tuple(Pointer("a", 0, int(i)) for i in rows)))
     (dots,) = found.plot_order().axes[0].lines
     assert 10_000 <= len(dots.get_xdata()) <= 40_000
+
+
+@given(st.floats(1, 1e9), st.floats(1, 1e9))
+def test_lengths_are_marked_at_a_few_powers_of_two(a, b):
+    low, high = min(a, b), max(a, b)
+    ticks = powers_of_two(low, high)
+    assert 1 <= len(ticks) <= 12 and ticks == sorted(set(ticks))
+    assert all(n & (n - 1) == 0 and low <= n <= high for n in ticks) or len(ticks) <= 2
