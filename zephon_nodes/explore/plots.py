@@ -89,9 +89,10 @@ def lengths(entries: Sequence[Entry]) -> Any:
 
 
 def powers_of_two(low: float, high: float, most: int = 12) -> list[int]:
-    """Powers of two from ``low`` to ``high``, every second or third of them where there are more than ``most``."""
+    """Powers of two from ``low`` to ``high``, not all of them where there are more than ``most``; the ends if there is one
+    or none."""
     found = [2**i for i in range(64) if low <= 2**i <= high]
-    return found[:: -(-len(found) // most) or 1]
+    return found[:: -(-len(found) // most)] if len(found) > 1 else sorted({round(low), round(high)})
 
 
 def document_lengths(entries: Sequence[Entry]) -> F64:
