@@ -8,7 +8,7 @@ The kernel lets go of those when a process dies, however it dies, so nothing is 
     KEY.part    a copy on its way. Its maker holds an exclusive lock, so others that want it wait for that lock, and then
                 find the whole copy. A part that nobody has locked is what a killed process left, and is removed.
                 A part has its full size from the start, so the sizes of all files are the bytes that are spoken for
-    .lock       held while room is made and spoken for
+    .lock       held while room is made and spoken for, and while a part becomes a shard
 
 So the sum of all sizes never exceeds the limit, and a copy is whole once its name ends in .shard (rename is atomic).
 """
@@ -120,7 +120,10 @@ class ShardCache:
 
     def used(self) -> int:
         """Bytes of all copies, and of those on their way."""
-        return sum(facts.st_size for _, facts in self._files())
+        if not os.path.isdir(self.folder):
+            return 0
+        with self._books():
+            return sum(facts.st_size for _, facts in self._files())
 
     def _path(self, entry: Entry) -> str:
         return os.path.join(self.folder, entry.key + _WHOLE)
@@ -159,7 +162,8 @@ class ShardCache:
                 writer.room(entry.size or 0)
                 entry.fill(writer.write)
                 writer.end()
-                os.replace(part, path)
+                with self._books():
+                    os.replace(part, path)
             except BaseException:
                 os.unlink(part)
                 raise
@@ -180,7 +184,7 @@ class ShardCache:
 
     def reserved(self, out: io.FileIO, nbytes: int) -> bool:
         """Whether there is room for a part of ``nbytes``, after evicting what must go; then the part is that long."""
-        with _locked(os.path.join(self.folder, ".lock"), os.O_RDWR | os.O_CREAT):
+        with self._books():
             mine = os.fstat(out.fileno())
             others = [(path, facts) for path, facts in self._files() if facts.st_ino != mine.st_ino]
             used = nbytes + sum(facts.st_size for _, facts in others)
@@ -193,6 +197,10 @@ class ShardCache:
                 return False
             os.truncate(out.fileno(), nbytes)
             return True
+
+    def _books(self) -> LockedFile:
+        """Held while files are counted, and while one gets another name: a scan of the folder might miss both names."""
+        return _locked(os.path.join(self.folder, ".lock"), os.O_RDWR | os.O_CREAT)
 
     def _evict(self, path: str, facts: os.stat_result) -> bool:
         """Removes a file, unless somebody uses it or it is another one by now."""
