@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
+from zephon_nodes.formats.mds_values import raw_picture
 from zephon_nodes.formats.pickles import unpickled
 from zephon_nodes.formats.spans import BAD_VALUE, Decode, chosen
 
@@ -110,11 +110,6 @@ def _split(piece: memoryview, count: int) -> list[memoryview]:
     return parts
 
 
-def _pil(piece: memoryview) -> Image.Image:
-    width, height, letters = struct.unpack_from("<3I", piece)
-    return Image.frombytes(str(piece[12 : 12 + letters], "utf-8"), (width, height), bytes(piece[12 + letters :]))
-
-
 def _jpegs(piece: memoryview) -> list[bytes]:
     return [bytes(part) for part in _split(piece[4:], struct.unpack_from("<I", piece)[0])]
 
@@ -133,7 +128,7 @@ _READERS: dict[str, Value] = {
     "json": _json,
     "numpy": lambda piece: _array(piece, _NUMPY),
     "tensor": lambda piece: _array(piece, _TORCH),
-    "pil": _pil,
+    "pil": raw_picture,
     "jpeg_array": _jpegs,
 }
 

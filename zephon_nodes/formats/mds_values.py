@@ -87,10 +87,13 @@ def _parts(piece: memoryview) -> Iterator[memoryview]:
         raise ValueError(f"its parts add up to {place} bytes, it has {len(piece)}")
 
 
-def _pil(piece: memoryview) -> Image.Image:
+def raw_picture(piece: memoryview) -> Image.Image:
+    """u32 width, height and length of the mode's name; the name; the pixels. LitData has the same."""
     width, height, letters = struct.unpack_from("<3I", piece)
-    mode = str(piece[12 : 12 + letters], "utf-8")
-    return Image.frombytes(mode, (width, height), bytes(piece[12 + letters :]))
+    pixels = bytes(piece[12 + letters :])
+    if width * height > 8 * len(pixels):  # a pixel has at least a bit; pillow would allocate before it looks
+        raise ValueError(f"{width} x {height} pixels can't be in {len(pixels)} bytes")
+    return Image.frombytes(str(piece[12 : 12 + letters], "utf-8"), (width, height), pixels)
 
 
 def _text(piece: memoryview) -> str:
@@ -103,6 +106,6 @@ _OTHERS: dict[str, Value] = {
     "str_float": lambda piece: float(_text(piece)),
     "str_decimal": lambda piece: decimal.Decimal(_text(piece)),
     "json": lambda piece: json.loads(_text(piece)),
-    "pil": _pil,
+    "pil": raw_picture,
     **dict.fromkeys(("jpeg_array", "jpegarray"), lambda piece: list(map(bytes, _parts(piece)))),
 }
