@@ -1,6 +1,8 @@
 import os
+from pathlib import Path
 
 import pytest
+from files_over_http import serve
 from hypothesis import given
 from hypothesis import strategies as st
 from shards import check_rows
@@ -11,6 +13,8 @@ from zephon_nodes.formats import spans
 from zephon_nodes.formats.spans import BIG_ROW, BigRowsUnit, SpanShard, SpanUnit
 from zephon_nodes.formats.tokens import TokensFormat
 from zephon_nodes.storage import StoredFile
+
+GOLDEN = Path(__file__).parent / "golden"
 
 
 class Counts(SpanShard):
@@ -57,3 +61,38 @@ def test_big_rows_of_local_files_are_read_when_they_are_taken(tmp_path):
 def test_where_the_kernel_cannot_be_asked_rows_are_the_same(tmp_path, monkeypatch):
     monkeypatch.delattr(spans.os, "posix_fadvise", raising=False)
     assert len(list(opened(tmp_path, 3, BIG_ROW))) == 3
+
+
+@pytest.fixture
+def all_rows_are_big(monkeypatch):
+    monkeypatch.setattr(spans, "BIG_ROW", 0)
+
+
+@pytest.mark.parametrize(
+    "name", ["mds/plain", "mds/zstd", "mds/tiny", "litdata/plain", "litdata/chunk", "litdata/sample"]
+)
+@pytest.mark.parametrize("columns", [["id"], ["caption", "id"], ["image"]])
+def test_parts_of_big_rows_are_those_of_small_ones(tmp_path, all_rows_are_big, name, columns):
+    whole = [
+        {column: row[column] for column in columns} for row in Dataset.from_path("d", GOLDEN / name, index_dir=tmp_path)
+    ]
+    check_rows(Dataset.from_path("d", GOLDEN / name, columns=columns, index_dir=tmp_path), whole)
+
+
+def test_other_parts_of_a_big_row_are_not_read(tmp_path, all_rows_are_big):
+    content = (GOLDEN / "mds/plain/shard.00000.mds").read_bytes()
+    with serve({"a.mds": content}) as site:
+        shard = Dataset.from_path("d", f"{site.url}/a.mds", columns=["id"]).shard(0)
+        site.sent.clear()
+        assert shard.take([3, 0]) == [{"id": 1}, {"id": -2}]
+        assert sorted(site.sent) == [8, 8, 8, 8], "two heads of two sizes, two numbers"
+
+
+def test_big_rows_that_lie_are_bad_and_their_neighbours_are_read(tmp_path, all_rows_are_big):
+    content = bytearray((GOLDEN / "mds/plain/shard.00000.mds").read_bytes())
+    content[int.from_bytes(content[4:8], "little")] += 7
+    (tmp_path / "a.mds").write_bytes(content.replace(b"plain", b"pl\xffin"))
+    first, second, third = Dataset.from_path("d", tmp_path / "a.mds", columns=["caption"]).shard(0).take([0, 1, 2])
+    assert "its columns add up to 23 bytes, the row has 16" in str(first.cause)
+    assert "column 'caption' can't be decoded" in str(second.cause)
+    assert third["caption"].startswith("ün")

@@ -7,7 +7,8 @@ tokens (rows of ids one behind the other), ``X.zstd.bin`` (the whole chunk is a 
 rows, u64 place, u32 size, u32 decompressed size), and ``LDARW01`` at the end, after a u32 length (the chunk is an Arrow file
 that begins where all its offsets point).
 
-Own reader: litdata brings lightning and boto3, wants torchvision for JPEGs, and decodes whole rows only.
+Own reader: litdata brings lightning and boto3, wants torchvision for JPEGs, and decodes whole rows only. Big rows are read here without the leaves that aren't
+wanted.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from zephon_nodes.errors import ConfigError, ReadError
 from zephon_nodes.formats.arrow_ipc import ArrowShard
 from zephon_nodes.formats.base import Shard, Unit
 from zephon_nodes.formats.decompress import decompressed
-from zephon_nodes.formats.litdata_values import DICTS, VALUE, builder, decoder, dtype_of, leaves, value_reader
+from zephon_nodes.formats.litdata_values import DICTS, VALUE, builder, dtype_of, leaves, row_parts, value_reader
 from zephon_nodes.formats.spans import Decode, Spans, SpanShard, SpanUnit, checked_offsets
 from zephon_nodes.formats.tokens import TokenShard, token_decoder, window_offsets
 from zephon_nodes.hashing import I64
@@ -127,7 +128,9 @@ class _Facts:
                 for _ in range(leaves(child))
             ]
         self.missing = tuple(name for name in wanted or () if name not in self.columns)
-        self.decode = decoder(readers, used, build, spec["type"] in DICTS, wanted)
+        self.parts = row_parts(readers, used, build, spec["type"] in DICTS, wanted)
+        self.decode: Decode = self.parts.decode
+        self.some = not all(used)
 
 
 class ChunkShard(SpanShard):
@@ -143,7 +146,9 @@ class ChunkShard(SpanShard):
         """See ``SpanShard.spans``."""
         data, offsets = _header(self.file, self._whole)
         self.check_rows(len(offsets) - 1, "index.json")
-        return Spans(data, offsets, _unframed(self._facts.decode) if self._framed else self._facts.decode)
+        if self._framed:
+            return Spans(data, offsets, _unframed(self._facts.decode))
+        return Spans(data, offsets, self._facts.decode, self._facts.parts if self._facts.some else None)
 
 
 class FrameShard(Shard):

@@ -7,6 +7,7 @@ of texts (u32 count, then a u32 length and UTF-8 for each); 2, 3, 4 a u32 count 
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from zephon_nodes.formats.mds_values import raw_picture
 from zephon_nodes.formats.pickles import unpickled
-from zephon_nodes.formats.spans import BAD_VALUE, Decode, chosen
+from zephon_nodes.formats.spans import BAD_VALUE, Parts, chosen
 
 Value: TypeAlias = Callable[[memoryview], Any]
 Build: TypeAlias = Callable[[Iterator[Any]], Any]
@@ -153,25 +154,28 @@ def leaves(spec: dict[str, Any]) -> int:
     return 1 if spec["type"] is None else sum(map(leaves, spec["children_spec"]))
 
 
-def decoder(
+def row_parts(
     readers: Sequence[Value], used: Sequence[bool], build: Build, is_dict: bool, wanted: tuple[str, ...] | None
-) -> Decode:
+) -> Parts:
     """The reader of rows. ``used``: whether each leaf is wanted. A row whose sizes or values lie raises ValueError."""
     sizes = struct.Struct(f"<{len(readers)}I")
 
-    def decode(piece: memoryview, row: int) -> Any:
-        told, place, values = sizes.unpack_from(piece), sizes.size, []
-        if place + sum(told) != len(piece):
-            raise ValueError(
-                f"its leaves add up to {place + sum(told)} bytes, the row has {len(piece)}: the chunk is broken"
-            )
-        for number, (size, reader) in enumerate(zip(told, readers, strict=True)):
+    def places(head: memoryview, nbytes: int) -> list[tuple[int, int]]:
+        told = sizes.unpack_from(head)
+        if sizes.size + sum(told) != nbytes:
+            text = f"its leaves add up to {sizes.size + sum(told)} bytes, the row has {nbytes}: the chunk is broken"
+            raise ValueError(text)
+        stops = [*itertools.accumulate(told, initial=sizes.size)]
+        return [span for span, use in zip(itertools.pairwise(stops), used, strict=True) if use]
+
+    def made(pieces: list[memoryview]) -> Any:
+        left, values = iter(pieces), []
+        for number, reader in enumerate(readers):
             try:
-                values.append(reader(piece[place : place + size]) if used[number] else None)
+                values.append(reader(next(left)) if used[number] else None)
             except BAD_VALUE as error:
                 raise ValueError(f"leaf {number} can't be decoded: {error}") from error
-            place += size
         tree = build(iter(values))
         return chosen(tree if is_dict else {VALUE: tree}, wanted)
 
-    return decode
+    return Parts(sizes.size, places, made)

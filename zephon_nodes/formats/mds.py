@@ -27,7 +27,7 @@ from zephon_nodes.errors import ReadError
 from zephon_nodes.formats.base import Shard
 from zephon_nodes.formats.decompress import CODECS, plain, sized
 from zephon_nodes.formats.mds_values import Value, value_reader
-from zephon_nodes.formats.spans import BAD_VALUE, Decode, Spans, SpanShard, checked_offsets, chosen
+from zephon_nodes.formats.spans import BAD_VALUE, Parts, Spans, SpanShard, checked_offsets, chosen
 from zephon_nodes.hashing import I64
 from zephon_nodes.storage import StoredFile
 
@@ -51,7 +51,7 @@ class MdsFormat:
     """MDS shards, raw or compressed as a whole (zstd, gz, br, snappy, bz2). A row is a dict of the columns.
 
     Values: int, float, str, bytes, ``decimal.Decimal``, what JSON gives; ndarrays writable, with dtype and shape; picture
-    files as bytes, ``pil`` as PIL images. Where a raw and a compressed shard of one name are there, the raw one is read; a
+    files as bytes, ``pil`` as PIL images. Big rows are read without the columns that aren't wanted. Where a raw and a compressed shard of one name are there, the raw one is read; a
     compressed one is decompressed into the cache folder at its first read.
 
     ``allow_pickle``: read "pkl" columns of more than plain values; they can run any code, so only for files that you trust.
@@ -124,7 +124,8 @@ class _Header(NamedTuple):
 @lru_cache(maxsize=_HEADERS)
 def _spans(file: StoredFile, wanted: tuple[str, ...] | None, allow_pickle: bool) -> Spans:
     header = _header(file)
-    return Spans(header.data, header.offsets, _row_decoder(file, header.config, wanted, allow_pickle))
+    parts = _row_parts(file, header.config, wanted, allow_pickle)
+    return Spans(header.data, header.offsets, parts.decode, None if wanted is None else parts)
 
 
 @lru_cache(maxsize=_HEADERS)
@@ -163,33 +164,36 @@ def _columns(file: StoredFile, config: Any) -> tuple[tuple[str, ...], tuple[str,
     return names, encodings
 
 
-def _row_decoder(
-    file: StoredFile, config: dict[str, Any], wanted: tuple[str, ...] | None, allow_pickle: bool
-) -> Decode:
+def _row_parts(file: StoredFile, config: dict[str, Any], wanted: tuple[str, ...] | None, allow_pickle: bool) -> Parts:
     names, encodings = _columns(file, config)
     fixed = config["column_sizes"]
-    plan = [
-        (name, size, value_reader(encoding, allow_pickle) if wanted is None or name in wanted else None)
-        for name, size, encoding in zip(names, fixed, encodings, strict=True)
+    used = [wanted is None or name in wanted for name in names]
+    values = [
+        (name, value_reader(encoding, allow_pickle))
+        for name, encoding, use in zip(names, encodings, used, strict=True)
+        if use
     ]
     sizes = struct.Struct(f"<{sum(size is None for size in fixed)}I")
     always = sizes.size + sum(size or 0 for size in fixed)
 
-    def decode(piece: memoryview, row: int) -> dict[str, Any]:
-        told = sizes.unpack_from(piece)
-        if always + sum(told) != len(piece):
-            raise ValueError(
-                f"its columns add up to {always + sum(told)} bytes, the row has {len(piece)}: the shard is broken"
-            )
-        lengths, place, out = iter(told), sizes.size, {}
-        for name, size, value in plan:
+    def places(head: memoryview, nbytes: int) -> list[tuple[int, int]]:
+        told = sizes.unpack_from(head)
+        if always + sum(told) != nbytes:
+            text = f"its columns add up to {always + sum(told)} bytes, the row has {nbytes}: the shard is broken"
+            raise ValueError(text)
+        lengths, place, found = iter(told), sizes.size, []
+        for size, use in zip(fixed, used, strict=True):
             stop = place + (next(lengths) if size is None else size)
-            if value is not None:
-                out[name] = _column(name, value, piece[place:stop])
+            if use:
+                found.append((place, stop))
             place = stop
+        return found
+
+    def build(pieces: list[memoryview]) -> dict[str, Any]:
+        out = {name: _column(name, value, piece) for (name, value), piece in zip(values, pieces, strict=True)}
         return out if wanted is None else chosen(out, wanted)
 
-    return decode
+    return Parts(sizes.size, places, build)
 
 
 def _column(name: str, value: Value, piece: memoryview) -> Any:

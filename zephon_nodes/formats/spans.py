@@ -29,12 +29,29 @@ BAD_VALUE = (ValueError, LookupError, TypeError, ArithmeticError, EOFError, stru
 Decode: TypeAlias = Callable[[memoryview, int], Any]
 
 
+class Parts(NamedTuple):
+    """Rows that begin with the sizes of their parts, in ``head`` bytes. ``places``: from these (and perhaps more) and the
+    row's length to where the wanted parts are; ``build``: from those parts to a payload."""
+
+    head: int
+    places: Callable[[memoryview, int], list[tuple[int, int]]]
+    build: Callable[[list[memoryview]], Any]
+
+    def decode(self, piece: memoryview, row: int) -> Any:
+        """The payload of a row that has been read whole."""
+        return self.build([piece[start:stop] for start, stop in self.places(piece, len(piece))])
+
+
 class Spans(NamedTuple):
-    """``data``: the file with the rows' bytes. ``offsets``: int64, n + 1: row i is bytes [offsets[i], offsets[i + 1])."""
+    """``data``: the file with the rows' bytes. ``offsets``: int64, n + 1: row i is bytes [offsets[i], offsets[i + 1]).
+
+    ``parts``: given where not all parts of the rows are wanted; big rows are then read without the others.
+    """
 
     data: StoredFile
     offsets: I64
     decode: Decode
+    parts: Parts | None = None
 
 
 class SpanShard(Shard):
@@ -69,6 +86,8 @@ class SpanShard(Shard):
         """See ``Shard.take``: reads the bytes of these rows only."""
         spans, index = self.spans(), np.asarray(rows, np.int64)
         ranges = list(zip(spans.offsets[index].tolist(), spans.offsets[index + 1].tolist(), strict=True))
+        if spans.parts is not None and sum(stop - start for start, stop in ranges) > BIG_ROW * len(ranges):
+            return _parts_of_rows(spans.data, spans.parts, ranges)
         parts = zip(spans.data.read_ranges(ranges, scattered=True), index.tolist(), strict=True)
         return [decoded(spans.decode, memoryview(part), row) for part, row in parts]
 
@@ -107,6 +126,28 @@ class BigRowsUnit(Unit):
         if len(index) and not 0 <= index.min() <= index.max() < self.rows:
             raise IndexError(f"rows {index.min()} to {index.max()} were asked of a unit of {self.rows} rows")
         return self._shard.take(index + self._first) or []
+
+
+def _parts_of_rows(data: StoredFile, parts: Parts, rows: Sequence[tuple[int, int]]) -> list[Any]:
+    """Payloads of rows, of which only the heads and then the wanted parts are read."""
+    heads = data.read_ranges([(start, min(stop, start + parts.head)) for start, stop in rows], scattered=True)
+    places = [
+        decoded(lambda head, nbytes: parts.places(head, nbytes), memoryview(head), stop - start)
+        for head, (start, stop) in zip(heads, rows, strict=True)
+    ]
+    ranges = [
+        (start + first, start + last)
+        for (start, _), found in zip(rows, places, strict=True)
+        for first, last in ([] if isinstance(found, BadRow) else found)
+    ]
+    pieces = iter(data.read_ranges(ranges, scattered=True) if ranges else [])
+    payloads = []
+    for found in places:
+        if not isinstance(found, BadRow):
+            mine = [memoryview(next(pieces)) for _ in found]
+            found = decoded(lambda _, __, mine=mine: parts.build(mine), memoryview(b""), 0)  # type: ignore[misc]
+        payloads.append(found)
+    return payloads
 
 
 def fetch_ahead(file: StoredFile, start: int, stop: int) -> None:
