@@ -23,7 +23,7 @@ from zephon_nodes.listing import PathLike, find_files
 from zephon_nodes.progress import bar
 from zephon_nodes.remote import Options
 from zephon_nodes.shard_cache import ShardCache
-from zephon_nodes.shard_index import Facts, IndexedShard, ShardIndex, find_index, warn_of_stale
+from zephon_nodes.shard_index import Facts, ShardIndex, find_index, indexed_shards
 from zephon_nodes.storage import BESIDE, StoredFile
 
 Map: TypeAlias = "Callable[[Callable[[StoredFile], Shard], Sequence[StoredFile]], Iterable[Shard]]"
@@ -206,9 +206,7 @@ class Dataset:
             return self
         facts = {(file.name, file.size, file.version): Facts.of(shard) for file, shard in self._files_and_shards()}
         made = copy.copy(self)
-        made._index = ShardIndex(
-            facts, self._index.place if self._index else "", self._index.published if self._index else ""
-        )
+        made._index = dataclasses.replace(self._index or ShardIndex({}), facts=facts)
         return made
 
     @classmethod
@@ -234,17 +232,7 @@ class Dataset:
             return [None] * len(self._files)
         if self._index is None:
             self._index = find_index(self._files, self.format.name, self.columns)
-        index = self._index
-        if index is None:
-            return [None] * len(self._files)
-        known = [index.facts_of(file) for file in self._files]
-        unknown = [file for file, facts in zip(self._files, known, strict=True) if facts is None]
-        warn_of_stale(index, self._files, unknown)
-        published = [dataclasses.replace(file, published=index.published) for file in self._files]
-        return [
-            None if facts is None else IndexedShard(file, facts, self._shard_of, index.place)
-            for file, facts in zip(published, known, strict=True)
-        ]
+        return indexed_shards(self._index, self._files, self._shard_of) if self._index else [None] * len(self._files)
 
     def unit_of(self, shard: int, row: int) -> tuple[int, int]:
         """(unit in the shard, row in the unit) of a row of a shard. Raises IndexError if there is no such row."""

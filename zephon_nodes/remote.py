@@ -8,6 +8,7 @@ process and again when a store refuses them. Their values are taken out of every
 from __future__ import annotations
 
 import datetime
+import io
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -189,6 +190,38 @@ def _caught(fs: Any, path: str, start: int, stop: int) -> Any:
         return fs.cat_file(path, start=start, end=stop)
     except Exception as error:  # noqa: BLE001 - raised by the caller, after the other ranges
         return error
+
+
+class RemoteStream(io.RawIOBase):
+    """A file of known size as a stream. ``read(start, stop)`` gives a range."""
+
+    def __init__(self, size: int, read: Callable[[int, int], bytes]) -> None:
+        self._size, self._read, self._at = size, read, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        start, stop = self._at, self._size if size is None or size < 0 else min(self._size, self._at + size)
+        if stop <= start:
+            return b""
+        self._at = stop
+        return self._read(start, stop)
+
+    def readinto(self, buffer: Any) -> int:
+        part = self.read(len(buffer))
+        buffer[: len(part)] = part
+        return len(part)
 
 
 def info(remote: Remote) -> Mapping[str, Any]:

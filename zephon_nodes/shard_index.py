@@ -8,12 +8,13 @@ is another one now; and a shard that is opened must have the rows that the index
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,9 +25,7 @@ import pyarrow.parquet as pq
 from zephon_nodes.errors import ReadError
 from zephon_nodes.formats.base import Rows, Shard, Unit
 from zephon_nodes.hashing import I64
-from zephon_nodes.remote import Remote
-from zephon_nodes.retries import GaveUpError, Verdict
-from zephon_nodes.storage import BESIDE, CACHE_FOLDER, StoredFile, is_local
+from zephon_nodes.storage import BESIDE, CACHE_FOLDER, StoredFile, content_of, is_local
 
 FOLDER = "_zephon_index"
 _ENDING = ".index"
@@ -157,7 +156,7 @@ def find_index(files: Sequence[StoredFile], fmt: str, columns: Sequence[str] | N
     if not root.startswith(("http://", "https://")):
         places.append((beside_place(root, fmt, columns), f"{root}/{FOLDER}"))
     for place, published in places:
-        data = _content(place, files[0])
+        data = content_of(place, files[0].storage_options)
         if data is not None:
             try:
                 return ShardIndex.from_bytes(data, place, published)
@@ -185,29 +184,20 @@ def root_of(files: Sequence[StoredFile]) -> str:
     return path.removesuffix(f"/{files[0].name}")
 
 
-def warn_of_stale(index: ShardIndex, files: Sequence[StoredFile], unknown: Iterable[StoredFile]) -> None:
-    """Says once which files the index doesn't know as they are now."""
-    new = list(unknown)
+def indexed_shards(
+    index: ShardIndex, files: Sequence[StoredFile], open_: Callable[[StoredFile], Shard]
+) -> list[Shard | None]:
+    """The shards that an index tells of, None for the others; one warning says if there are some."""
+    known = [index.facts_of(file) for file in files]
+    new = [file for file, facts in zip(files, known, strict=True) if facts is None]
     if new:
         text = "the index %s is stale: %d of %d files are new or have changed, such as %s; they are opened one by one; run python -m zephon_nodes index again"
         _log.warning(text, index.place, len(new), len(files), new[0])
-
-
-def _content(place: str, file: StoredFile) -> bytes | None:
-    if is_local(place):
-        try:
-            with open(place, "rb") as stream:
-                return stream.read()
-        except OSError:
-            return None
-    store = Remote(place, file.storage_options)
-    try:
-        return store.call("reading the index", lambda fs, path: bytes(fs.cat_file(path)))
-    except GaveUpError as error:
-        if error.kind is not Verdict.PASSING:  # not there, or nobody may know whether it is
-            return None
-        failure = store.read_error("read", error)
-        raise failure from failure.__cause__
+    published = [dataclasses.replace(file, published=index.published) for file in files]
+    return [
+        None if facts is None else IndexedShard(file, facts, open_, index.place)
+        for file, facts in zip(published, known, strict=True)
+    ]
 
 
 def _digest(*facts: Any) -> str:

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, cast
 from zephon_nodes import remote
 from zephon_nodes.errors import ReadError
 from zephon_nodes.progress import bar
-from zephon_nodes.remote import Options, Remote, plain_url
+from zephon_nodes.remote import Options, Remote, RemoteStream, plain_url
 from zephon_nodes.retries import GaveUpError, Verdict, store_errors
 from zephon_nodes.shard_cache import Entry, ShardCache
 from zephon_nodes.store_counters import COUNTERS
@@ -87,7 +87,7 @@ class StoredFile:
         if kept is not None:
             return cast(BinaryIO, io.BufferedReader(kept))
         if not self.is_local and self.size is not None:
-            raw = _RemoteStream(self)
+            raw = RemoteStream(self.size, self._exact)
             return cast(BinaryIO, io.BufferedReader(raw, buffer) if buffer else raw)
         if not self.is_local:
             return cast(BinaryIO, self._asked("open", lambda fs, path: fs.open(path, "rb")))
@@ -222,18 +222,7 @@ class StoredFile:
 
     def published_bytes(self, name: str) -> bytes | None:
         """What somebody has published under this name; None if nobody has. Raises ``ReadError`` if the store fails."""
-        if not self.published:
-            return None
-        place = f"{self.published}/{name}"
-        if is_local(place):
-            return _content(place)
-        try:
-            return Remote(place, self.storage_options).call("reading", lambda fs, path: bytes(fs.cat_file(path)))
-        except GaveUpError as error:
-            if error.kind is Verdict.PASSING:
-                failure = Remote(place, self.storage_options).read_error("read", error)
-                raise failure from failure.__cause__
-            return None
+        return content_of(f"{self.published}/{name}", self.storage_options) if self.published else None
 
     @property
     def _remote(self) -> Remote:
@@ -292,6 +281,14 @@ class StoredFile:
                 break
         self.check_unchanged()
 
+    def _exact(self, start: int, stop: int) -> bytes:
+        """A range from the store, cut out of the whole where the server ignores ranges."""
+        part = self.remote_ranges([(start, stop)])[0]
+        part = part[start:stop] if len(part) == self.size else part
+        if len(part) != stop - start:
+            raise self._wrong_length(start, stop, len(part))
+        return part
+
     def _wrong_length(self, start: int, stop: int, got: int) -> ReadError:
         if got > stop - start:
             text = f"{self}: bytes {start}:{stop} were asked for and {got} came: the server ignores ranges; copy the file to a store that reads ranges"
@@ -306,43 +303,6 @@ class Made:
     of: StoredFile
     what: str
     make: Callable[[StoredFile], Iterable[bytes]] = field(compare=False)
-
-
-class _RemoteStream(io.RawIOBase):
-    """A remote file of known size, read by ranges."""
-
-    def __init__(self, file: StoredFile) -> None:
-        self._file, self._size, self._at = file, file.size or 0, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        return self._at
-
-    def read(self, size: int | None = -1) -> bytes:
-        stop = self._size if size is None or size < 0 else min(self._size, self._at + size)
-        if stop <= self._at:
-            return b""
-        start, self._at = self._at, stop
-        part = self._file.remote_ranges([(start, stop)])[0]
-        if len(part) == self._size:  # the server ignores ranges
-            part = part[start:stop]
-        if len(part) != stop - start:
-            raise self._file._wrong_length(start, stop, len(part))
-        return part
-
-    def readinto(self, buffer: Any) -> int:
-        part = self.read(len(buffer))
-        buffer[: len(part)] = part
-        return len(part)
 
 
 def is_local(path: str) -> bool:
@@ -362,6 +322,24 @@ def read_errors(file: StoredFile, what: str) -> Iterator[None]:
         raise ReadError(f"{file}: can't {what} it: {cause}", path=str(file)) from error
 
 
+def content_of(place: str, options: Options) -> bytes | None:
+    """The content of a path or URL; None if there is no such file, or nobody may know. Raises ``ReadError`` if the store fails."""
+    if is_local(place):
+        try:
+            with open(place, "rb") as stream:
+                return stream.read()
+        except OSError:
+            return None
+    store = Remote(place, options)
+    try:
+        return store.call("reading", lambda fs, path: bytes(fs.cat_file(path)))
+    except GaveUpError as error:
+        if error.kind is not Verdict.PASSING:
+            return None
+        failure = store.read_error("read", error)
+        raise failure from failure.__cause__
+
+
 def write_atomically(path: str, parts: Iterable[bytes | memoryview]) -> None:
     """Writes a file that other processes see whole or not at all. Makes its folder. Raises OSError."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -374,14 +352,6 @@ def write_atomically(path: str, parts: Iterable[bytes | memoryview]) -> None:
     finally:
         if os.path.exists(temp):
             os.unlink(temp)
-
-
-def _content(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as stream:
-            return stream.read()
-    except OSError:
-        return None
 
 
 def _read_at(stream: BinaryIO, start: int, stop: int) -> bytes:
