@@ -140,15 +140,15 @@ while time.monotonic() < until:
         assert all((p["x"] == p["x"][0]).all() for p in batch.payloads)
         if number == 300:
             figures.append(seen())
-half = figures[len(figures) // 2 :]
-print(min(r for r, _ in half), max(r for r, _ in half), *sorted({fds for _, fds in half}), len(figures))
+quarter = len(figures) // 4
+early, late = figures[quarter : 2 * quarter], figures[-quarter:]
+print(max(r for r, _ in early), max(r for r, _ in late), *(fds for _, fds in early + late))
 """
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(900)
 def test_ten_minutes_with_processes_take_no_more_memory_and_descriptors_than_one():
-    said = run(HEAD + SOAK.replace("SECONDS", "600"), timeout=800).split()
-    low, high, *descriptors = map(int, said[:-1])
-    assert high - low < 0.1 * low + (32 << 20), f"memory of the tree went from {low} to {high}"
-    assert max(descriptors) - min(descriptors) <= 16, descriptors
+    early, late, *descriptors = map(int, run(HEAD + SOAK.replace("SECONDS", "600"), timeout=800).split())
+    assert late < 1.1 * early + (32 << 20), f"memory of the tree went from {early} to {late}"
+    assert max(descriptors) - min(descriptors) <= 16, descriptors  # blocks are made as they are needed
