@@ -27,7 +27,7 @@ def test_a_good_pipeline_agrees_and_every_step_is_shown():
     agree, lines = said(make, [1, 2, 4], 6)
     assert agree
     assert len(lines) == 6 + 2
-    assert "1 ranks" in lines[0] and "4 ranks" in lines[0] and "2, then 4" in lines[0]
+    assert "1 rank " in lines[0] and "4 ranks" in lines[0] and "2, then 4" in lines[0]
     assert "6 global batches are equal" in lines[-1]
 
 

@@ -30,7 +30,9 @@ def verify(make: Make, worlds: Sequence[int], steps: int, say: Callable[[str], A
     columns: dict[str, list[str]] = {}
     with bar("verify", 2 * len(worlds), "runs") as advance:
         for world in worlds:
-            columns[f"{world} ranks"] = [global_digest(round_) for round_ in run_rounds(make, world, steps)[0]]
+            columns[f"{world} rank{'s' * (world != 1)}"] = [
+                global_digest(round_) for round_ in run_rounds(make, world, steps)[0]
+            ]
             advance(1)
         steps = min(steps, *map(len, columns.values()))  # the data may end before: a resume would begin the next epoch
         if steps == 0:

@@ -58,6 +58,15 @@ def test_names_at_line_ends_do_not_cover_each_other():
     assert len(boxes) == 7 and all(low.y1 <= high.y0 + 2 for low, high in itertools.pairwise(boxes))
 
 
+@pytest.mark.parametrize("names", ["ab", "abcdefg"])
+def test_names_at_line_ends_are_within_the_picture(names):
+    figure = history(names=tuple(names)).plot_mixture()
+    figure.canvas.draw()
+    boxes = [text.get_tightbbox() for text in figure.axes[0].texts]
+    assert len(boxes) == len(names) and all(box.x0 < box.x1 for box in boxes), "a name isn't drawn"
+    assert all(box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1 for box in boxes)
+
+
 @given(st.permutations(range(30)))
 def test_ranks_of_rows(order):
     run, file = ranks([(i // 10, i % 10) for i in order])

@@ -42,7 +42,9 @@ def sentence(loads: Sequence[Load], pace: Pace, inline: bool = False) -> str:
     """Where the time goes, and which setting to change."""
     if not pace.given:
         return "No output came in this time; profile for longer."
-    if pace.wanted is not None and (pace.waited <= IDLE_TRAINER or pace.given >= pace.wanted):
+    if pace.wanted is not None and pace.given >= pace.wanted:
+        return f"{_rate(pace)} Data isn't the bottleneck."
+    if pace.wanted is not None and pace.waited <= IDLE_TRAINER:
         return f"The trainer waits {pace.waited:.0%} of its time: data isn't the bottleneck."
     worst = max(loads, key=lambda load: load.busy * bool(load.workers or inline), default=None)
     if inline:

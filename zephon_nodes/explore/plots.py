@@ -56,7 +56,7 @@ def mixture(entries: Sequence[Entry], weigh: str, target: Mapping[str, float] | 
         if asked.any():
             axes.plot(100 * wished[:, i], color=colour, linewidth=1, linestyle="--")
         labels.append((100 * float(got[-1, i]), name, colour))
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, min(104.0, 115 * float(max(got.max(), wished.max()))))
     _name(axes, len(entries) - 1, labels)
     title = f"Share of each dataset in {weigh}, over {window} outputs" + (
         "; dashed: as asked for" if asked.any() else ""
@@ -198,4 +198,11 @@ def _name(axes: Any, x: float, labels: Sequence[tuple[float, str, str]]) -> None
     for y, name, colour in sorted(labels):
         free = max(y, free + step)
         text = name.replace("$", r"\$")
-        axes.annotate(text, (x, free), (6, 0), textcoords="offset points", color=colour, fontsize=8, va="center")
+        axes.annotate(
+            *(text, (x, free), (6, 0)),
+            textcoords="offset points",
+            annotation_clip=False,  # a name that was moved up may stand above the axes
+            color=colour,
+            fontsize=8,
+            va="center",
+        )

@@ -44,7 +44,8 @@ class Diff(Sequence[Change]):
         return text_grid(Change._fields, self._found) if self._found else "the recipes are equal"
 
     def _repr_html_(self) -> str:
-        said = f"{len(self)} settings differ" if self._found else "the recipes are equal"
+        count = "1 setting differs" if len(self) == 1 else f"{len(self)} settings differ"
+        said = count if self._found else "the recipes are equal"
         return html_grid(Change._fields, self._found, said)
 
 
@@ -118,7 +119,9 @@ class StateView:
 
     def _repr_html_(self) -> str:
         lines = "".join(f"<div>{escape(line)}</div>" for line in self._lines())
-        return f'<div style="font-family:system-ui,sans-serif;font-size:12px">{lines}{html_grid(_COLUMNS, list(self._cells()))}</div>'
+        said = f'<div style="white-space:pre-wrap;margin-bottom:8px">{lines}</div>'
+        table = html_grid(_COLUMNS, list(self._cells()))
+        return f'<div style="font-family:system-ui,sans-serif;font-size:12px">{said}{table}</div>'
 
     def _lines(self) -> list[str]:
         source = self.recipe["source"]
@@ -141,7 +144,7 @@ class StateView:
             for name, facts in datasets.items()
         ]
         for name in self.recipe.get("graph", ()):
-            lines.append(f"  {name}: {brief(self._node(name))}")
+            lines.append(f"  {name}: {brief(self._node(name))}".rstrip(": "))
         return lines
 
     def _node(self, name: str) -> dict[str, Any]:
