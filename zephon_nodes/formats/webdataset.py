@@ -32,7 +32,7 @@ from zephon_nodes.storage import StoredFile, read_errors
 
 KEY = "__key__"
 _BLOCK = 512
-_INDEXES = 256
+_INDEXES = 2048  # they are maps of files on disk, so many may be held
 _LAYOUT = 1
 _SCHEMA = pa.schema(
     [
