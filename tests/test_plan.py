@@ -16,6 +16,12 @@ def hops(pipeline, threads=4):
     return [("+".join(hop.names), hop.parallelism) for hop in plan.hops]
 
 
+def placed(pipeline, runs_in="thread", threads=4):
+    """(names, workers, what they are) of each hop."""
+    plan = Graph(pipeline.node).plan(pipeline.node.work_source, 1, threads, runs_in)
+    return [("+".join(hop.names), hop.parallelism, hop.runner) for hop in plan.hops]
+
+
 def same(payload):
     return payload
 
@@ -69,6 +75,54 @@ def test_work_that_is_to_run_in_the_driver_does_not_take_its_neighbours_along():
     """A cheap function in the driver's thread is no reason to tokenize there, one document after the other."""
     assert hops(PIPE.map(same, parallelism=0)) == [("read+map", 0)]
     assert hops(PIPE.map(same, parallelism=0).map(same)) == [("read+map", 0), ("map_2", 4)]
+
+
+def test_neighbours_in_processes_are_one_hop_and_others_another():
+    pipeline = PIPE.map(same, runner="process").filter(same, runner="process").map(same).map(same, runner="process")
+    assert placed(pipeline) == [
+        ("read", 0, "thread"),
+        ("map+filter", 4, "process"),
+        ("map_2", 4, "thread"),
+        ("map_3", 4, "process"),
+    ]
+    assert placed(PIPE.map(same, runner="process", parallelism=2).map(same, runner="process", parallelism=3)) == [
+        ("read", 0, "thread"),
+        ("map", 2, "process"),
+        ("map_2", 3, "process"),
+    ]
+
+
+def test_a_graph_in_processes_does_not_read_in_them_and_leaves_cheap_nodes_to_the_driver():
+    pipeline = PIPE.map(same).map_group(list, 2).map(same).shuffle(4).map(same).batch(2).map_batch(same)
+    assert placed(pipeline, "process") == [
+        ("read", 0, "thread"),
+        ("map", 4, "process"),
+        ("map_group+map_2", 4, "process"),
+        ("shuffle", 0, "thread"),
+        ("map_3", 4, "process"),
+        ("batch", 0, "thread"),
+        ("map_batch", 4, "process"),
+    ]
+
+
+def test_a_node_says_otherwise_than_its_graph():
+    pipeline = PIPE.map(same, runner="thread").map(same, runner="inline").map(same).batch(2, runner="process")
+    assert placed(pipeline, "process") == [
+        ("read+map", 4, "thread"),
+        ("map_2", 0, "thread"),
+        ("map_3", 4, "process"),
+        ("batch", 4, "process"),
+    ]
+    assert placed(Pipeline(Read(source(), runner="process")).map(same).map(same, runner="process")) == [
+        ("read", 4, "process"),
+        ("map", 4, "thread"),
+        ("map_2", 4, "process"),
+    ]
+
+
+def test_the_inline_runner_overrules_all():
+    pipeline = PIPE.map(same, runner="process").map(same, runner="thread", parallelism=2)
+    assert all(threads == 0 for _, threads, _ in placed(pipeline, threads=0))
 
 
 def test_describe_says_which_threads_run_what():
