@@ -577,6 +577,22 @@ def test_a_fork_of_the_trainer_leaves_the_workers_alone():
     assert len(list(iterator)) == 1999
 
 
+def test_a_fork_that_lives_on_does_not_keep_the_workers():
+    pipeline = graph(2000).map(double)
+    next(iter(pipeline))
+    pids = worker_pids()
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(30)
+        os._exit(0)
+    try:
+        pipeline.close()
+        assert not any(map(alive, pids))
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
 def test_the_thread_that_first_asked_may_end():
     pipeline = graph(2000).map(double)
     iterator = iter(pipeline)

@@ -1,4 +1,12 @@
-"""All concurrency of the package: the drivers, their pools of threads, and the cache that workers share."""
+"""All concurrency of the package.
+
+threads     the drivers: who runs the engine, and pools of worker threads
+tasks       what workers do
+processes   worker processes, each served by a thread of the driver
+boot        how one begins, and child, what it does
+transport   messages between processes, their arrays in shared memory: pickling, and blocks of memory
+cache       values that several threads want
+"""
 
 from __future__ import annotations
 

@@ -69,6 +69,8 @@ def _answer(channel: Channel, hops: dict[str, Hop | Exception]) -> None:
     except Exception as error:  # noqa: BLE001 - whatever unpickling somebody's object does
         channel.send(_failed("a worker process can't load what it was sent", error))
         return
+    if work is None:  # said as well as closed: a fork of the trainer may hold the connection open
+        raise EOFError
     if isinstance(work, Functions):
         hops.update({names: _loaded(data) for names, data in work.hops.items()})
         return

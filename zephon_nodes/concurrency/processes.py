@@ -128,6 +128,8 @@ class WorkerProcess:
         self._channel.send(Functions(dict(hops)))
 
     def __exit__(self, *exception: object) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            self._channel.send(None)
         self._channel.close()
         if not self._ended_within(_GRACE_SECONDS):
             self.kill()

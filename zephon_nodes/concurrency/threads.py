@@ -2,7 +2,8 @@
 
 Every thread owns what it touches and speaks through queues.
 
-    workers   take a task from their hop's inbox, run it, and put it into the driver's mailbox
+    workers   take a task from their hop's inbox, run it, and put it into the driver's mailbox; those of a hop in processes
+              have their own process run it (``processes``)
     driver    runs the engine; it alone changes it. Its mailbox brings finished tasks, lanes of which the trainer has taken
               an output, and the word to stop. When the engine can do nothing, the driver waits for mail
     trainer   takes events from the outbox
