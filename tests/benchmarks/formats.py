@@ -3,7 +3,7 @@
 python tests/benchmarks/formats.py make DIR    writes 3000 samples (id, image of 10 to 250 kB, caption) in every format that
                                                this environment can write; run it in several environments, one after the other
 python tests/benchmarks/formats.py bytes DIR   bytes read and rows decoded for each row delivered, in three orders
-python tests/benchmarks/formats.py own DIR     W1, image bytes batched by 32 in random order: this project beside each format's own
+python tests/benchmarks/formats.py own DIR [NAME ...]   W1, image bytes batched by 32 in random order: this project beside each format's own
                                                loader, each run in a fresh process, interleaved, in an environment that has
                                                streaming, litdata and webdataset (see tests/formats/golden/make_*.py) and this project
 """
@@ -249,9 +249,8 @@ def webdataset(path, workers):
     import webdataset as wds
 
     urls = sorted(map(str, Path(path).glob("*.tar")))
-    pipeline = (
-        wds.WebDataset(wds.ResampledShards(urls), shardshuffle=False).shuffle(1000).batched(BATCH, collation_fn=list)
-    )
+    pipeline = wds.WebDataset(urls, resampled=True, shardshuffle=False).shuffle(1000)
+    pipeline = pipeline.batched(BATCH, collation_fn=list)
     return iter(wds.WebLoader(pipeline, batch_size=None, **_workers(workers)))
 
 
@@ -291,9 +290,9 @@ def timed_run(command):
     return (json.loads(lines[-1])[0], "") if lines else (None, said[-1:])
 
 
-def own(folder, repeat, seconds=3.0):
+def own(folder, names, repeat=3, seconds=3.0):
     print("samples/s, medians; ratio: the best of this project's with random order over the best of the format's own")
-    for name, loader in OWN.items():
+    for name, loader in ((name, OWN[name]) for name in names or OWN):
         found = {}
         plan = [("own", 0), ("own", 2), ("windows", 0), ("windows", 2), ("global", 0), ("global", 2)]
         for _, (system, workers) in itertools.product(range(repeat), plan):
@@ -319,4 +318,4 @@ if __name__ == "__main__":
     what, target = sys.argv[1], Path(sys.argv[2])
     if what == "run":
         run_one(target, sys.argv[3], sys.argv[4], int(sys.argv[5]), float(sys.argv[6]))
-    {"make": make, "bytes": count_bytes, "own": lambda folder: own(folder, 3)}[what](target)
+    {"make": make, "bytes": count_bytes, "own": lambda folder: own(folder, sys.argv[3:])}[what](target)
