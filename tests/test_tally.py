@@ -27,6 +27,8 @@ def two(a, b, **options):
 
 
 PACKERS = {
+    "best": lambda graph: graph.pack_flat(8, "best_fit_wrap"),
+    "cut apart": lambda graph: graph.pack_sequences(8, "wrap"),
     "unpacked": lambda graph: graph,
     "flat": lambda graph: graph.pack_flat(8, "first_fit"),
     "wrapped": lambda graph: graph.pack_flat(8, "wrap"),
@@ -57,6 +59,16 @@ def test_tokens_of_each_dataset(a, b, packer):
     for batch in PACKERS[packer](two(a, b)).batch(3):
         found.update(sizes(batch).by_dataset)
     assert found == {"a": sum(a), "b": sum(b)}
+
+
+@given(LENGTHS, LENGTHS, st.sampled_from(sorted(PACKERS)), st.integers(1, 3))
+def test_a_row_counts_once_in_a_mixture_of_rows_however_it_is_cut(a, b, packer, size):
+    graph = PACKERS[packer](two(a, b, stop="redistribute")).batch(size)
+    for _ in graph:
+        pass
+    assert graph.metrics()["share/a"] == pytest.approx(len(a) / (len(a) + len(b)))
+    counted = graph.history(1000).shares("samples")
+    assert counted == pytest.approx({"a": len(a) / (len(a) + len(b)), "b": len(b) / (len(a) + len(b))})
 
 
 def test_a_mixture_is_measured_in_what_it_is_meant_in():

@@ -12,6 +12,7 @@ import numpy as np
 from zephon_nodes.counters import RunCounters
 from zephon_nodes.microbatch import Microbatch
 from zephon_nodes.stream import Pointer
+from zephon_nodes.training import IGNORE
 
 EVERY = 7
 """Batches of which one is looked at document by document, where the mixture is in tokens: that takes longest. No power of
@@ -74,8 +75,10 @@ class Tally:
             self._settle()
             self._target = target
         if self.weigh != "tokens" or not tokens:
+            cut = cut_documents(payload)
             self.given.update(map(_DATASET, origins))
-            self._since += len(origins)
+            self.given.subtract(cut)
+            self._since += len(origins) - len(cut)
         elif self.batches % EVERY == 1:
             self.given.update(sizes(payload, origins).by_dataset)
             self._since += tokens
@@ -135,6 +138,22 @@ def totals(payload: Any) -> tuple[int, int, int]:
         else:
             padding += given
     return len(payload), tokens, padding + len(open_rows) * widest - sum(open_rows)
+
+
+def cut_documents(payload: Any) -> list[str]:
+    """The datasets of documents that a row ends in the middle of. Their rest comes in another row, and counts them."""
+    if not isinstance(payload, Microbatch):
+        return []
+    out = []
+    for row, pointers in zip(payload.payloads, payload.pointers, strict=True):
+        if not isinstance(row, Mapping) or not pointers:
+            continue
+        if row.get("next_id", IGNORE) != IGNORE:
+            out.append(pointers[-1].dataset)
+        elif "sequences" in row:
+            parts = zip(row["sequences"], pointers, strict=False)
+            out += [at.dataset for part, at in parts if part.get("next_id", IGNORE) != IGNORE]
+    return out
 
 
 def sizes(payload: Any, origins: Sequence[Pointer] = ()) -> Sizes:

@@ -14,7 +14,7 @@ from zephon_nodes.node import Node
 from zephon_nodes.options import options_of
 from zephon_nodes.session import Session
 from zephon_nodes.stream import Pointer
-from zephon_nodes.tally import shares, sizes
+from zephon_nodes.tally import cut_documents, shares, sizes
 from zephon_nodes.work.base import check_at_least
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ T = TypeVar("T")
 class Entry(NamedTuple):
     """One output. ``seconds``: since the first. ``given``: tokens of each dataset. ``wanted``: shares that the mixture asked
     for, times what came; empty if that isn't known. ``documents``, ``rows``: tokens of each document and of each row,
-    without padding. ``origins``: rows of files."""
+    without padding. ``origins``: rows of files. ``cut``: datasets of documents whose rest is in another row."""
 
     seconds: float
     samples: int
@@ -34,6 +34,7 @@ class Entry(NamedTuple):
     documents: tuple[int, ...]
     rows: tuple[int, ...]
     origins: tuple[Pointer, ...]
+    cut: tuple[str, ...] = ()
 
 
 class History:
@@ -74,15 +75,16 @@ class History:
         self._begun = self._begun or now
         origins = tuple(at for row in batch.pointers for at in row) if isinstance(batch, Microbatch) else ()
         size = sizes(batch, origins)
-        total = size.tokens if self.weigh == "tokens" else len(origins)
+        cut = tuple(cut_documents(batch))
+        total = size.tokens if self.weigh == "tokens" else len(origins) - len(cut)
         both = dict(size.by_dataset), {name: share * total for name, share in (target or {}).items()}
         lengths = tuple(size.documents), tuple(size.rows)
         seconds = now - self._begun
-        self.entries.append(Entry(seconds, size.samples, size.tokens, size.padding, *both, *lengths, origins))
+        self.entries.append(Entry(seconds, size.samples, size.tokens, size.padding, *both, *lengths, origins, cut))
 
     def shares(self, weigh: str | None = None) -> dict[str, float]:
-        """Share of each dataset in all that came, by name: of its "tokens", or "samples" (rows of files, each part of a
-        cut document as one). None: what the mixture is meant in. Empty if the datasets aren't known.
+        """Share of each dataset in all that came, by name: of its "tokens", or "samples" (rows of files). None: what the
+        mixture is meant in. Empty if the datasets aren't known.
 
         >>> pipeline = Pipeline(StaticMixtureWorkSource([rows], shuffle="none")).batch(2)
         >>> pipeline.history(2).shares("samples")
@@ -133,7 +135,11 @@ class History:
 
 def amounts(entry: Entry, weigh: str) -> Mapping[str, float]:
     """How much of each dataset an output has, in "tokens" or "samples"."""
-    return entry.given if weigh == "tokens" else Counter(at.dataset for at in entry.origins)
+    if weigh == "tokens":
+        return entry.given
+    found = Counter(at.dataset for at in entry.origins)
+    found.subtract(entry.cut)
+    return found
 
 
 def record(root: Node, options: Mapping[str, Any], outputs: int) -> History:
