@@ -51,6 +51,15 @@ def test_threads_that_wait_for_storage():
     assert "waiting for storage" in said and "6 would feed" in said and "process" not in said.replace("processor", "")
 
 
+def test_threads_that_wait_for_what_cannot_be_told():
+    said = sentence([BUSY._replace(computing=0.15)], pace(used=0.6))
+    assert said == (
+        "decode is busy 97% of 4 workers, but computes only 15% of that, and the process uses 0.6 of 16 cores: it waits for "
+        "storage, for a processor that others use, or for Python's lock; more parallelism of decode helps against the "
+        "first, runner='process' against the last."
+    )
+
+
 def test_processes_have_locks_of_their_own():
     said = sentence([BUSY._replace(computing=0.25, kind="process")], pace(used=1.1))
     assert "lock" not in said and "6 would feed" in said

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 BUSY, IDLE_TRAINER = 0.75, 0.03
-WAITS, ONE_CORE, ALL = 0.6, 0.8, 0.9
+WAITS, PART_CORE, ONE_CORE, ALL = 0.6, 0.4, 0.8, 0.9
 """A pool that computes less than ``WAITS`` waits for something; a process whose threads share Python's lock uses about one
-core; ``ALL`` of the cores is all of them."""
+core, or part of one on a machine that others use; ``ALL`` of the cores is all of them."""
 
 
 class Load(NamedTuple):
@@ -73,9 +73,12 @@ def _pool(load: Load, pace: Pace) -> str:
         return f"{said}, and all {pace.cores} cores are busy: cheaper work or more cores would help{few}."
     if pace.used is not None and load.computing < WAITS and load.kind == "thread":
         said += f", but computes only {load.computing:.0%} of that"
+        uses = f"the process uses {pace.used:.1f} of {pace.cores} cores"
         if pace.used >= ONE_CORE:
-            uses = f"the process uses {pace.used:.1f} of {pace.cores} cores"
             return f"{said}, and {uses}: Python's lock is in the way; runner='process' would use the others."
+        if pace.used >= PART_CORE:
+            why = "it waits for storage, for a processor that others use, or for Python's lock"
+            return f"{said}, and {uses}: {why}; more {knob} helps against the first, runner='process' against the last."
         said += ", waiting for storage or for a processor that others use"
     return f"{said}; {more or f'more would raise the {_number(pace.given)} samples/s'} ({knob})."
 
