@@ -307,6 +307,26 @@ def test_files_of_two_formats_need_fmt(tmp_path):
     assert list(Dataset.from_path("d", tmp_path, fmt="jsonl", index_dir="beside")) == [{"n": 2}]
 
 
+@pytest.mark.parametrize("stray", ["dataset_infos.json", "state.json", "sub/index.json", "x.caption"])
+def test_what_only_belongs_to_other_formats_is_no_shard(tmp_path, stray):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / stray).write_text("{}")
+    pq.write_table(pa.table({"v": [1, 2]}), tmp_path / "a.parquet")
+    for path in (tmp_path, f"{tmp_path}/**/*"):
+        dataset = Dataset.from_path("d", path)
+        assert dataset.files == ("a.parquet",) and dataset.rows == 2
+    assert Dataset.from_path("d", tmp_path, fmt="parquet").files == ("a.parquet",)
+
+
+def test_a_named_file_of_unknown_suffix_is_refused_and_not_left_out(tmp_path):
+    pq.write_table(pa.table({"v": [1, 2]}), tmp_path / "a.parquet")
+    (tmp_path / "b.data").write_bytes((tmp_path / "a.parquet").read_bytes())
+    for path in ([tmp_path / "a.parquet", tmp_path / "b.data"], f"{tmp_path}/*"):
+        with pytest.raises(ConfigError, match=r"'b\.data': no format has this suffix.*fmt="):
+            Dataset.from_path("d", path)
+        assert Dataset.from_path("d", path, fmt="parquet").rows == 4
+
+
 def test_fmt_reads_named_files_of_any_suffix(tmp_path):
     jsonl_file(tmp_path / "a.json", {"n": 1})
     with pytest.raises(ConfigError, match=r"'a\.json': no format has this suffix"):

@@ -163,3 +163,24 @@ def test_a_server_that_tells_nothing_gives_a_file_without_facts():
 def test_an_unknown_protocol_is_a_config_error():
     with pytest.raises(ConfigError, match=r"nonsense://a.*Protocol not known"):
         find_files("nonsense://a", SUFFIXES)
+
+
+@pytest.mark.parametrize("path", [None, 5, b"a.jsonl", {"a": "b"}, ["a.jsonl", 5], [None]])
+def test_what_is_no_path_is_refused(path):
+    with pytest.raises(ConfigError, match="a path must be a str, a Path or a list of those, got "):
+        find_files(path, SUFFIXES)
+
+
+@pytest.mark.parametrize("path", ["", [], [""], ()])
+def test_an_empty_path_is_not_the_working_directory(path, tmp_path, monkeypatch):
+    write(tmp_path, "a.jsonl")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="no path was given"):
+        find_files(path, SUFFIXES)
+    assert names(".", SUFFIXES) == ["a.jsonl"]
+
+
+@pytest.mark.parametrize("end", ["", "/", "/?list=1", "?list=1"])
+def test_a_server_is_no_file(end):
+    with serve({"a.jsonl": b"1"}) as site, pytest.raises(ConfigError, match=r"is a server and no file.*list of URLs"):
+        find_files(site.url + end, SUFFIXES)

@@ -186,6 +186,17 @@ def test_extra_may_be_one_name():
     assert "cu_seqlens" in microbatch([{"input_ids": [1]}]).to_training("cu_seqlens")
 
 
+@pytest.mark.parametrize("flat", [False, True])
+def test_segments_come_by_either_of_their_names(flat):
+    mb = microbatch([{"input_ids": [1, 2]}, {"input_ids": [3]}])
+    one, other, both = (
+        mb.to_training(names, flat=flat) for names in ("max_seqlen", "cu_seqlens", ("max_seqlen", "cu_seqlens"))
+    )
+    assert list(one) == list(other) == list(both) == ["input_ids", "labels", "position_ids", "cu_seqlens", "max_seqlen"]
+    for name in ("cu_seqlens", "max_seqlen"):
+        assert torch.equal(*(torch.as_tensor(got[name]) for got in (one, other)))
+
+
 @pytest.mark.parametrize("backend", ["jax", None])
 def test_an_unknown_backend_is_refused(backend):
     with pytest.raises(ConfigError, match='"torch" or "numpy"'):

@@ -65,6 +65,11 @@ def test_a_setting_that_only_one_has_is_said_to_be_absent():
     ]
 
 
+def test_settings_that_only_one_has_are_named_and_not_the_empty_dict_that_the_other_has():
+    assert differences({"on_error": {"map": "skip"}}, {"on_error": {}}) == ['on_error.map: "skip" -> (absent)']
+    assert differences({"on_error": {}}, {"on_error": {"map": "skip"}}) == ['on_error.map: (absent) -> "skip"']
+
+
 def test_names_with_dots_do_not_hide_a_difference():
     """Datasets may be called anything: "en.wiki" beside a dataset "en"."""
     assert differences({"d": {"en": {"wiki": 1}}}, {"d": {"en.wiki": 1}})

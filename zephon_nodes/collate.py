@@ -17,8 +17,8 @@ from zephon_nodes import training
 from zephon_nodes.errors import ConfigError
 
 ALWAYS = ("input_ids", "labels", "position_ids")
-DERIVED = ("cu_seqlens", "document_ids", "loss_mask", "num_valid_tokens", "padding_mask")
-_NOT_FIELDS = frozenset((*ALWAYS, *DERIVED, "max_seqlen"))
+DERIVED = ("cu_seqlens", "document_ids", "loss_mask", "max_seqlen", "num_valid_tokens", "padding_mask")
+_NOT_FIELDS = frozenset((*ALWAYS, *DERIVED))
 _PACKED = ("input_ids", "position_ids", "document_ids", "padding_length", "next_id")
 _ALIGNED = ("input_ids", "position_ids", "document_ids", "loss_mask")
 
@@ -56,8 +56,8 @@ def payload_field(payloads: Sequence[Mapping[str, Any]], name: str) -> Any:
         common = set.intersection(*have) - _NOT_FIELDS if have else set()
         reason = f"row {lacking[0]} has no such field" if lacking else "to_training makes that itself"
         raise ConfigError(
-            f"to_training: extra={name!r}: {reason}. Always given: {', '.join(ALWAYS)}. To ask for: {', '.join(DERIVED)} "
-            f"(cu_seqlens brings max_seqlen), and fields that all rows have: {_listed(common)}"
+            f"to_training: extra={name!r}: {reason}. Always given: {', '.join(ALWAYS)}. To ask for: {', '.join(DERIVED)}, "
+            f"and fields that all rows have: {_listed(common)}"
         )
     values = [one[name] if name in one else [part[name] for part in one["sequences"]] for one in real]
     if len(real) < len(payloads):

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from zephon_nodes.errors import ConfigError, RowError
-from zephon_nodes.formats import format_named, format_of, gather, wanted_suffixes
+from zephon_nodes.formats import format_named, format_of, gather, wanted_suffixes, without_strangers
 from zephon_nodes.formats.base import BadRow, Format, Shard, Unit
 from zephon_nodes.formats.memory import MemoryFormat
 from zephon_nodes.hashing import I64
@@ -112,7 +112,9 @@ class Dataset:
         if index_dir == BESIDE and not all(file.is_local for file in files):
             raise ConfigError(f"dataset {name!r}: index_dir='beside' needs local files; name a local folder instead")
         try:
-            chosen = chosen or format_of(files)
+            if chosen is None:
+                chosen = format_of(files)
+                files = without_strangers(chosen, files)
             files = gather(chosen, files)
         except ConfigError as error:
             raise ConfigError(f"dataset {name!r}: {error}") from error

@@ -55,12 +55,18 @@ class FunctionNode(Node):
 
 
 def listed(kind: str, given: Any) -> list[Any]:
-    """What a function has given in place of a list. Raises ``TypeError`` for one payload, which would be taken apart."""
-    if isinstance(given, (dict, str, bytes)):
-        raise TypeError(
-            f"the function of {kind} must return a list of payloads or a generator, got a {type(given).__name__}"
-        )
-    return list(given)
+    """What a function has given in place of a list. Raises ``TypeError`` for what can't be listed, and for one payload,
+    which would be taken apart."""
+    if not isinstance(given, (dict, str, bytes)):
+        try:
+            items = iter(given)
+        except TypeError:
+            pass  # it is refused below
+        else:
+            return list(items)
+    raise TypeError(
+        f"the function of {kind} must return a list of payloads or a generator, got a {type(given).__name__}"
+    )
 
 
 def wants_rng(function: Callable[..., Any]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from zephon_nodes.errors import ConfigError, ReadError
@@ -38,9 +38,7 @@ def find_files(
 
     Raises ``ConfigError`` if a path doesn't exist, gives no file, or gives a file twice; ``ReadError`` if the store fails.
     """
-    items = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-    if not items:
-        raise ConfigError("no path was given: an empty list of files")
+    items = [path] if isinstance(path, (str, os.PathLike)) else _listed_items(path)
     options: Options = storage_options if callable(storage_options) else dict(storage_options or {})
     listings = [_listing(os.fspath(item), suffixes, options) for item in items]
     shared = _shared_depth([listing.root for listing in listings])
@@ -53,7 +51,19 @@ def find_files(
     return files
 
 
+def _listed_items(paths: Any) -> list[PathLike]:
+    items = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, (bytes, Mapping)) else [paths]
+    wrong = [item for item in items if not isinstance(item, (str, os.PathLike))]
+    if wrong:
+        raise ConfigError(f"a path must be a str, a Path or a list of those, got {wrong[0]!r:.80}")
+    if not items:
+        raise ConfigError("no path was given: an empty list of files")
+    return items
+
+
 def _listing(path: str, suffixes: Sequence[str], options: Options) -> _Listing:
+    if not path:
+        raise ConfigError("no path was given: it is an empty string")
     try:
         found = _local(_plain(path)) if is_local(_plain(path)) else _remote(path.rstrip("/"), options)
     except FileNotFoundError as error:
@@ -125,6 +135,8 @@ def _remote(url: str, options: Options) -> _Listing:
 def _listed(fs: Any, path: str, url: str) -> _Listing:
     fs.invalidate_cache()
     if url.startswith(("http://", "https://")):
+        if not url.partition("://")[2].partition("?")[0].partition("/")[2]:
+            raise ConfigError(f"{plain_url(url)!r} is a server and no file; HTTP has no folders: give a list of URLs")
         return _single(url, fs.info(path))
     try:
         info = fs.info(path)

@@ -111,7 +111,7 @@ class Microbatch:
 
         ``extra`` names what else is wanted:
 
-        - "cu_seqlens": int32 (B, K), filled up with S, and "max_seqlen": int32 (B,). Padding is a segment of its own.
+        - "cu_seqlens": int32 (B, K), filled up with S, and "max_seqlen": int32 (B,); each brings the other. Padding is a segment of its own.
         - "document_ids": int32 (B, S), the document's place in its row, -1 at padding.
         - "loss_mask": float32 (B, S), 1.0 where there is a label. "num_valid_tokens": int, how many there are.
         - "padding_mask": bool (B, S), True at padding.
@@ -147,7 +147,7 @@ def _token_fields(stack: Mapping[str, Any], names: Sequence[str], cross_document
         out = {name: array.reshape(-1) for name, array in out.items()}
     if "document_ids" in names:
         out["document_ids"] = training.flat_document_ids(documents) if flat else documents
-    if "cu_seqlens" in names:
+    if "cu_seqlens" in names or "max_seqlen" in names:
         lengths = training.flat_cu_seqlens if flat else training.stack_cu_seqlens
         out["cu_seqlens"], out["max_seqlen"] = lengths(documents)
     if "num_valid_tokens" in names:

@@ -19,6 +19,7 @@ import numpy as np
 ALGORITHM = 1
 """Raised when the same settings begin to give other data."""
 
+_ABSENT = "(absent)"
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -46,8 +47,11 @@ def differences(saved: Any, current: Any) -> list[str]:
 def changes(saved: Any, current: Any) -> list[tuple[str, str, str]]:
     """(path, saved value, current value) of every setting that differs, values as JSON or "(absent)"."""
     old, new = dict(_flat("", saved)), dict(_flat("", current))
-    both = [(path, old.get(path, "(absent)"), new.get(path, "(absent)")) for path in sorted(old.keys() | new.keys())]
-    return [(path, before, after) for path, before, after in both if before != after]
+    both = [(path, old.get(path, _ABSENT), new.get(path, _ABSENT)) for path in sorted(old.keys() | new.keys())]
+    differ = [(path, before, after) for path, before, after in both if before != after]
+    inside = {path[:dot] for path, _, _ in differ for dot in range(len(path)) if path[dot] == "."}
+    # Of a dict that is empty in one of them, the settings in the other say enough.
+    return [each for each in differ if not (each[0] in inside and "{}" in each)]
 
 
 def _flat(path: str, value: Any) -> list[tuple[str, str]]:

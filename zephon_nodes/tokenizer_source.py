@@ -127,7 +127,9 @@ def _of_path(path: Path) -> TokenizerSource:
     if path.is_dir():
         path = _in_folder(path)
     elif not path.exists():
-        raise ConfigError(f"tokenizer= names a file or folder that doesn't exist: {path}. {_FORMS.capitalize()}.")
+        raise ConfigError(
+            f"tokenizer= names a file or folder that doesn't exist: {path}. {_FORMS[0].upper()}{_FORMS[1:]}."
+        )
     declared = _declared_beside(path) if path.name == "tokenizer.json" else {}
     return TokenizerSource(str(path), _read(path), declared)
 

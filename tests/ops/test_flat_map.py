@@ -86,6 +86,7 @@ def test_a_single_payload_in_place_of_a_list_is_refused_not_taken_apart(given):
 def test_what_cannot_be_iterated_is_a_bad_record(given):
     error = run(Pipeline(source(3)).flat_map(lambda p: given))[1]
     assert isinstance(error, RowError) and "flat_map failed on row 0" in str(error)
+    assert f"must return a list of payloads or a generator, got a {type(given).__name__}" in str(error)
 
 
 def test_neither_schedule_nor_world_changes_the_parts():

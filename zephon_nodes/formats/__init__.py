@@ -85,17 +85,25 @@ def wanted_suffixes(fmt: Format | None) -> tuple[str, ...]:
 
 
 def format_of(files: Sequence[StoredFile]) -> Format:
-    """The one format of all files, by their suffixes. Companions of a format that is there don't count.
+    """The one format of all files, by their suffixes. Companions don't count.
 
     Raises ``ConfigError`` if there are several, or if a file has no known suffix.
     """
     known = [file for file in files if file.name.lower().endswith(known_suffixes())]
+    for file in files:
+        if not file.name.lower().endswith(wanted_suffixes(None)):
+            format_for(file.name)  # raises
     fmts = {fmt.name: fmt for fmt in (format_for(file.name) for file in known or files)}
     for fmt in fmts.values():
         others = [file for file in known if format_for(file.name) is not fmt]
         if all(file.name.lower().endswith(companions_of(fmt)) for file in others):
             return fmt
     raise ConfigError(f"files of several formats were found ({', '.join(fmts)}); say which with fmt=")
+
+
+def without_strangers(fmt: Format, files: Sequence[StoredFile]) -> list[StoredFile]:
+    """The files that are of a format or lie beside its data, without what only belongs to others, such as a stray .json."""
+    return [file for file in files if file.name.lower().endswith(wanted_suffixes(fmt))]
 
 
 def gather(fmt: Format, files: Sequence[StoredFile]) -> list[StoredFile]:

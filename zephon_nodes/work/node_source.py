@@ -127,7 +127,7 @@ def from_node(*nodes: BaseNode[Any], span: int = 8192, name: str = "node") -> No
     """
     wrong = [type(node).__name__ for node in nodes if not isinstance(node, BaseNode)]
     if wrong or not nodes:
-        raise ConfigError(f"from_node needs torchdata nodes, one a lane, got {wrong or 'none'}")
+        raise ConfigError(f"from_node needs torchdata nodes, one a lane, as from_node(*nodes); got {wrong or 'none'}")
     if len({id(node) for node in nodes}) < len(nodes):
         raise ConfigError("from_node needs a node of its own for each lane; one was given twice")
     check_at_least("span", span, 1)
