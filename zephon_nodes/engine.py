@@ -232,10 +232,12 @@ class Engine:
         return True
 
     def _warm(self, work: Ahead) -> None:
-        """Has units fetched that a lane will come to. Nothing waits for it and nothing comes of it."""
+        """Has units fetched that a lane will come to. Nothing waits for it and nothing comes of it. All readers are told:
+        each takes the next unit that nobody has taken."""
         warm = self._plan.warm
         if warm is not None:
-            self._submit(READERS, warm, work.work)
+            for _ in range(self._plan.readers):
+                self._submit(READERS, warm, work.work)
 
     def _hungriest(self) -> _Lane | None:
         best, least = None, None

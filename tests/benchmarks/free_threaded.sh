@@ -14,8 +14,9 @@ if [ ! -x "$root/python/bin/python3.13t" ]; then
     (cd "$root/src" && apt-get $apt source -qq --download-only python3.13 && dpkg-source --no-check -x python3.13_*.dsc python)
     (cd "$root/src/python" && ./configure -q --disable-gil --disable-test-modules --prefix="$root/python" && nice -n 19 make -s -j2 && make -s install ENSUREPIP=no)
 fi
-if [ ! -x "$root/venv/bin/python" ]; then
-    "$root/python/bin/python3.13t" -m venv --without-pip "$root/venv"
-    python3 -m pip --python "$root/venv/bin/python" install -q numpy pyarrow pillow fsspec cloudpickle tqdm torch==2.12.0 torchdata==0.11.0
+python="$root/python/bin/python3.13t"
+if [ ! -d "$root/packages/torchdata" ]; then
+    python3 -m pip download -q --no-deps -d "$root" pip  # a pip that knows the names of such wheels
+    "$python" "$(ls "$root"/pip-*.whl)/pip" install -q --target "$root/packages" numpy pyarrow pillow fsspec cloudpickle tqdm torch==2.12.0 torchdata==0.11.0
 fi
-PYTHONPATH="$here/../.." "$root/venv/bin/python" "$here/free_threaded.py"
+PYTHONPATH="$here/../..:$root/packages" "$python" "$here/free_threaded.py"

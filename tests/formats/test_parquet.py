@@ -115,9 +115,14 @@ def test_units_are_decoded_in_bounded_batches_that_are_never_joined(tmp_path, mo
     assert all_rows(shard) == rows
     monkeypatch.setattr(parquet, "_BATCH_BYTES", 1)
     assert [batch.num_rows for batch in shard.read(0)._batches] == [1] * 64
-    monkeypatch.setattr(parquet, "_BATCH_BYTES", 1 << 40)
-    shard.read(0)
-    assert asked[-1] == 8192
+
+
+def test_a_row_group_that_fits_into_one_batch_is_read_by_one_call(tmp_path, monkeypatch):
+    """Each call takes Python's lock anew, and may wait for it."""
+    shard = store(tmp_path, pa.table({"n": range(500), "s": ["x" * 50] * 500}), row_group_size=250)
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", None)
+    assert [shard.read(unit).rows for unit in (0, 1)] == [250, 250]
+    assert all_rows(shard) == [{"n": n, "s": "x" * 50} for n in range(500)]
 
 
 @pytest.mark.parametrize(

@@ -67,11 +67,15 @@ class ArrowUnit(Unit):
         found: I64 = np.maximum(1, np.concatenate([np.zeros(0, np.int64), *sizes]))
         return found
 
-    def _take(self, number: int, index: I64) -> list[Any]:
+    def _readers_of(self, number: int) -> list[Reader]:
         readers = self._readers[number]
         if readers is None:
             made = [column_reader(column) for column in self._batches[number].columns]
             readers = self._readers[number] = made + [_nothing] * self._absent
+        return readers
+
+    def _take(self, number: int, index: I64) -> list[Any]:
+        readers = self._readers_of(number)
         local = index - self._starts[number]
         try:
             columns = [reader(local) for reader in readers]

@@ -60,15 +60,20 @@ class ParquetShard(Shard):
         self.whole = _worth_whole(wanted, sum(_stored(group, None) for group in groups), len(groups))
 
     def read(self, unit: int) -> Unit:
-        """See ``Shard.read``. Decodes in batches of about 64 MiB: nested columns can't be decoded over 2 GiB at once."""
+        """See ``Shard.read``. Decodes in batches of about 64 MiB: nested columns can't be decoded over 2 GiB at once. What
+        fits into one is read by one call, which takes Python's lock less often."""
         rows = int(self.unit_rows[unit])
         fit = rows * _BATCH_BYTES // max(1, int(self.unit_bytes[unit]))
-        options = {"batch_size": min(max(fit, 1), _BATCH_ROWS), "columns": self._columns, "use_threads": False}
+        options = {"columns": self._columns, "use_threads": False}
         footer = _footer(self.file)
         with _decoding(self.file, f"row group {unit}"), _source(self.file, self.whole, True) as source:
             # One coalesced request a row group, where a request has a price.
             reader = pq.ParquetFile(source, metadata=footer, pre_buffer=not isinstance(source, pa.OSFile))
-            batches = list(reader.iter_batches(row_groups=[unit], **options))
+            if fit >= rows:
+                batches = reader.read_row_group(unit, **options).to_batches()
+            else:
+                size = min(max(fit, 1), _BATCH_ROWS)
+                batches = list(reader.iter_batches(row_groups=[unit], batch_size=size, **options))
         decoded = ArrowUnit(batches, self._absent())
         if decoded.rows != rows:
             text = f"{self.file}: row group {unit} holds {decoded.rows} rows, its footer says {rows}: the file is broken or has changed"
