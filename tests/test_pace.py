@@ -40,6 +40,6 @@ def test_it_begins_small_grows_by_doubling_and_forgets():
     pace = Pace(1)
     assert pace.quantum == FIRST
     seen = [fed(pace, [1e-6], 1).quantum for _ in range(8)]
-    assert seen == [16, 32, 64, 128, 256, 256, 256, 256]
+    assert seen == [16, 32, 64, *[LARGEST] * 5]
     assert fed(pace, [0.01], 300).quantum == 3
     assert fed(pace, [1e-6], 300).quantum == LARGEST

@@ -39,8 +39,9 @@ from zephon_nodes.work.shards_ahead import ShardsAhead
 if TYPE_CHECKING:
     from zephon_nodes.work.token_estimation import TokenEstimation
 
-QUANTUM = 256
-"""Most pointers that travel as one unit of work, whatever the chunk size is."""
+QUANTUM = 96
+"""Most pointers that travel as one unit of work, whatever the chunk size is. So few that what they give rise to mostly goes
+again before Python's garbage collector looks for it (after 700 new objects): with 256 it took a tenth of the time of packing."""
 
 
 MOST_EMPTY = 1_000_000
