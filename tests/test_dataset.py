@@ -279,6 +279,20 @@ def test_a_column_that_no_file_has_is_refused(tmp_path):
     assert list(Dataset.from_path("web", tmp_path, columns=["url"])) == [{"url": None}, {"url": "u"}]
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_two_columns_of_one_name_are_refused_and_not_one_of_them_lost(tmp_path, name):
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], names=["v", "v", "w"])
+    if name == "a.parquet":
+        pq.write_table(table, tmp_path / name)
+    else:
+        with pa.ipc.new_file(tmp_path / name, table.schema) as writer:
+            writer.write_table(table)
+    for columns in (None, ["v"], ["w", "v"]):
+        with pytest.raises(ReadError, match=rf"{name}: two columns are named 'v'"):
+            Dataset.from_path("d", tmp_path / name, columns=columns).open()
+    assert list(Dataset.from_path("d", tmp_path / name, columns=["w"])) == [{"w": 3}]
+
+
 @pytest.mark.parametrize("columns", ["text", [], [""], [1], ["a", "a"]])
 def test_columns_that_make_no_sense_are_refused_at_once(tmp_path, columns):
     parquet_file(tmp_path / "a.parquet", text=["a"])

@@ -91,6 +91,12 @@ def test_what_cannot_be_verified_exits_with_2_and_a_sentence(file, arguments, ca
     assert "Traceback" not in err and not out
 
 
+def test_wrong_worlds_are_told_in_words(file, capsys):
+    with pytest.raises(SystemExit):
+        main(["verify", f"{file}:good", "--worlds", "1,,two"])
+    assert "world sizes are whole numbers with commas between them, got '1,,two'" in capsys.readouterr().err
+
+
 def test_help_names_both_commands(capsys):
     with pytest.raises(SystemExit) as caught:
         main(["--help"])

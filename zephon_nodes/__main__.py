@@ -68,6 +68,8 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _numbers(text: str) -> list[int]:
+    if not all(part.strip().isdecimal() for part in text.split(",")):
+        raise argparse.ArgumentTypeError(f"world sizes are whole numbers with commas between them, got {text!r}")
     numbers = [int(part) for part in text.split(",")]
     if any(number < 1 for number in numbers):
         raise argparse.ArgumentTypeError(f"world sizes are at least 1, got {text!r}")

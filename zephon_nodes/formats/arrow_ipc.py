@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from zephon_nodes.errors import ConfigError, ReadError
-from zephon_nodes.formats.arrow_rows import ArrowUnit
+from zephon_nodes.formats.arrow_rows import ArrowUnit, check_names
 from zephon_nodes.formats.base import Rows, Shard, Unit
 from zephon_nodes.formats.decompress import sized
 from zephon_nodes.formats.kept import kept
@@ -100,6 +100,7 @@ class ArrowShard(Shard):
         self.file, self._place, self._memory_map = file, (file, start, stop), memory_map
         scan = _scan(*self._place)
         self.columns = tuple(scan.schema.names)
+        check_names(file, self.columns, columns)
         self.missing = tuple(name for name in columns or () if name not in self.columns)
         self._columns = None if columns is None else [name for name in columns if name not in self.missing]
         self.unit_rows: I64 = scan.rows

@@ -13,13 +13,23 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zephon_nodes.errors import ReadError
 from zephon_nodes.formats.base import BadRow, Rows, Unit
 from zephon_nodes.hashing import I64
+from zephon_nodes.storage import StoredFile
 
 Reader: TypeAlias = Callable[[I64], list[Any]]
 
 _BINARY = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.int64, pa.large_string(): np.int64}
 _BAD_VALUE = (ValueError, OverflowError, IndexError, pa.ArrowException)  # IndexError: a code past its dictionary
+
+
+def check_names(file: StoredFile, names: Sequence[str], wanted: Sequence[str] | None) -> None:
+    """Raises ``ReadError`` if two of the columns that are wanted (None: all) have one name: a row would lose one of them."""
+    twice = sorted(name for name in set(names) if names.count(name) > 1 and (wanted is None or name in wanted))
+    if twice:
+        text = f"{file}: two columns are named {twice[0]!r}, and a row can hold only one: name columns= without it, or rename one"
+        raise ReadError(text, path=str(file))
 
 
 class ArrowUnit(Unit):

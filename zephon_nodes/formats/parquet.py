@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zephon_nodes.errors import ReadError
-from zephon_nodes.formats.arrow_rows import ArrowUnit
+from zephon_nodes.formats.arrow_rows import ArrowUnit, check_names
 from zephon_nodes.formats.base import Shard, Unit
 from zephon_nodes.hashing import I64
 from zephon_nodes.storage import StoredFile, read_errors
@@ -46,6 +46,7 @@ class ParquetShard(Shard):
         footer = _footer(file)
         with _decoding(file, "the footer"):
             self.columns = tuple(footer.schema.to_arrow_schema().names)
+            check_names(file, self.columns, columns)
             leaves = [footer.schema.column(i).path for i in range(len(footer.schema))]
         chosen = {
             name: [i for i, leaf in enumerate(leaves) if f"{leaf}.".startswith(f"{name}.")] for name in columns or ()
