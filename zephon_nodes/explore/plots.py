@@ -113,7 +113,7 @@ def throughput(entries: Sequence[Entry]) -> Any:
         amounts, unit = _column(entries, "samples"), "samples/s"
     if len(entries) < 2 or not seconds[-1]:
         raise ConfigError(f"throughput needs at least 2 outputs, got {len(entries)}")
-    edges = np.linspace(0, seconds[-1], min(_STRETCHES, max(2, len(entries) // 4)) + 1)
+    edges = np.linspace(0, seconds[-1], min(_STRETCHES, max(2, len(entries) // 15)) + 1)
     done = np.histogram(seconds[1:], edges, weights=amounts[1:])[0]
     axes, figure = _axes("seconds since the first output", unit)
     axes.stairs(done / np.diff(edges), edges, color=COLOURS[0], linewidth=1.6)
