@@ -78,7 +78,10 @@ class Pipeline:
         elif isinstance(source, BaseNode):
             self.node = Read(from_node(source))
         else:
-            raise ConfigError(f"Pipeline needs a WorkSource or a node, got {type(source).__name__}")
+            raise ConfigError(
+                f"Pipeline needs a WorkSource or a node, got {type(source).__name__}; datasets go into "
+                "StaticMixtureWorkSource([...]), a source of your own is a subclass of WorkSource"
+            )
         options_of(options)  # what can't work is refused here, and not at the first iteration
         self._options = options
         self._loader: Loader | None = None
