@@ -175,3 +175,12 @@ def test_an_error_of_the_source_comes_in_its_place(threads):
                 raise event.error
             got.append(event.payload)
     assert len(got) == 20
+
+
+@pytest.mark.deep
+def test_a_lane_that_gives_nothing_for_a_million_records_neither_starves_nor_grows_the_others():
+    barren = [[0] * 1_000_000 + [1]]
+    hand = Hand(plan_of([barren, [[1] * 50], [[1] * 50]], 64, (2,)), window=8, target=3)
+    given = [event.lane for event in hand.events() if isinstance(event, Output)]
+    assert sorted(given) == [0] + [1] * 50 + [2] * 50
+    assert hand.most_held <= 3 * (3 - 1 + 8 * 64)

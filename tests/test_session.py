@@ -1,7 +1,9 @@
 """A graph being run: places, epochs, errors in their place, the end of data on several ranks."""
 
+import itertools
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -209,3 +211,14 @@ def test_a_chain_of_many_resumes_over_a_mixture_is_one_run():
 
     whole = run(make())[0]
     assert chained(make, [1] * len(whole))[0] == whole
+
+
+def test_a_lane_is_under_a_hundred_bytes_of_a_state_whatever_was_read_and_held():
+    rows = [{"input_ids": np.arange(50, dtype=np.int32)} for _ in range(4000)]
+    source = StaticMixtureWorkSource([Dataset.from_rows("d", rows)], num_lanes=4, chunk_size=512, passes=3)
+    pipeline = Pipeline(source, runner="inline").pack_flat(64, "best_fit").shuffle(500).batch(4)
+    for _ in itertools.islice(pipeline, 900):
+        state = pipeline.state_dict()
+    leaves = {key: value for key, value in state.items() if key.startswith("lane_")}
+    assert len(leaves) == 4 and all(len(json.dumps(leaf)) < 100 for leaf in leaves.values())
+    assert len(json.dumps({key: value for key, value in state.items() if key != "recipe"})) < 4 * 100 + 200

@@ -26,7 +26,8 @@ class Loader:
     (default: torch.distributed if initialised, else 0 of 1), ``runner``, ``prefetch``, ``at_end`` and ``on_error``.
 
     Each ``iter(loader)`` begins an epoch: the first one, the place of a loaded state, or the next epoch if anything was
-    read since. One epoch runs at a time; an iterator that was overtaken raises ``ClosedError``.
+    read since. One epoch runs at a time; an iterator that was overtaken raises ``ClosedError``. One
+    thread calls ``next``; ``state_dict`` may be called from any.
 
         loader = Loader(Batch(PackFlat(Tokenize(Read(source), "gpt2"), 2048), 8), rank=0, world_size=1)
         loader.load_state_dict(torch.load("data.pt"))       # if there is one

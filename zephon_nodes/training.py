@@ -46,11 +46,12 @@ def assemble(
             f"a packed sequence of {length} tokens was asked for, but its parts have {total}: was a part made longer after packing?"
         )
     input_ids, position_ids, document_ids = (np.empty(length, np.int32) for _ in range(3))
-    ids_out, positions_out, documents_out = map(memoryview, (input_ids, position_ids, document_ids))
+    ids_out, positions_out, documents_out = input_ids.data, position_ids.data, document_ids.data
     start = 0
-    for index, ids in enumerate(arrays):  # through memoryviews, which keep Python's lock: see formats/arrow_rows
+    # Through memoryviews: numpy lets go of Python's lock for arrays of over 500 elements, and to get it back costs more.
+    for index, ids in enumerate(arrays):
         stop = start + len(ids)
-        ids_out[start:stop] = memoryview(ids)
+        ids_out[start:stop] = ids.data
         positions_out[start:stop] = _ramp(length)[: stop - start]
         documents_out[start:stop] = array("i", [index]) * len(ids)
         start = stop
@@ -70,7 +71,7 @@ def assemble(
 
 @lru_cache(maxsize=8)
 def _ramp(length: int) -> memoryview:
-    return memoryview(np.arange(length, dtype=np.int32))
+    return np.arange(length, dtype=np.int32).data
 
 
 def _joined(rows: Sequence[Mapping[str, Any]], name: str, length: int) -> I32:

@@ -17,6 +17,6 @@ fi
 python="$root/python/bin/python3.13t"
 if [ ! -d "$root/packages/torchdata" ]; then
     python3 -m pip download -q --no-deps -d "$root" pip  # a pip that knows the names of such wheels
-    "$python" "$(ls "$root"/pip-*.whl)/pip" install -q --target "$root/packages" numpy pyarrow pillow fsspec cloudpickle tqdm torch==2.12.0 torchdata==0.11.0
+    "$python" "$(ls "$root"/pip-*.whl)/pip" install -q --only-binary :all: --target "$root/packages" numpy==2.4.6 pyarrow==24.0.0 pillow fsspec cloudpickle tqdm torch==2.12.0 torchdata==0.11.0
 fi
 PYTHONPATH="$here/../..:$root/packages" "$python" "$here/free_threaded.py"

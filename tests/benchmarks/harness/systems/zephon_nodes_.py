@@ -54,22 +54,17 @@ def w2(mode, par, **o):
     return p.map(_prep).pack_sequences(SEQ, num_bins=W2_BINS).batch(W2_MB).map_batch(_assemble), count_vlm
 
 
-def w3(mode, par, **o):
-    p = pipeline("text_parquet", mode, par, **o).tokenize(f"{DATA}/tokenizer.json", bos=None, eos=EOS)
-    return p.pack_flat(W3_SEQ, "wrap").batch(W3_MB).map_batch(_step), lambda t: (
-        len(t["input_ids"]),
-        t["input_ids"].numel(),
-    )
+def w3(mode, par, fast="0", text="text_parquet", **o):
+    """``fast=1``: gigatoken, with the same ids. ``text=text2_parquet``: the second set, which isn't repetitive (``make_text2.py``)."""
+    p = pipeline(text, mode, par, **o).tokenize(f"{DATA}/tokenizer.json", bos=None, eos=EOS, fast=fast == "1")
+    batches = p.pack_flat(W3_SEQ, "wrap").batch(W3_MB)
+    return (batch.to_training() for batch in batches), lambda t: (len(t["input_ids"]), t["input_ids"].numel())
 
 
 def w4(mode, par, **o):
     p = pipeline("ids_parquet", mode, par, **o).pack_flat(W4_SEQ, "first_fit", num_bins=W4_BINS).batch(W4_MB)
-    return p.map_batch(_documents), lambda t: (0, int((t["document_ids"] >= 0).sum()))
+    return ((batch, batch.to_training()) for batch in p), _count_packed
 
 
-def _step(batch):
-    return batch.to_training()
-
-
-def _documents(batch):
-    return batch.to_training(["document_ids"])
+def _count_packed(given):
+    return 0, sum(len(row["input_ids"]) - row["padding_length"] for row in given[0])
