@@ -236,7 +236,8 @@ def _load(hop: Hop, found: Numbers, seconds: float, native: float) -> Load:
     slowest = max(hop.names, key=lambda name: found.get(("seconds", name), 0.0))
     busy, kind = found["busy", key], "process" if "process" in workers(hop) else "thread"
     computing = min(1.0, (found["cpu", key] + native) / max(busy, 1e-9))
-    return Load(slowest, hop.parallelism, busy / seconds / max(1, hop.parallelism), computing, kind)
+    share = min(1.0, busy / seconds / max(1, hop.parallelism))  # a task that has begun before counts in whole
+    return Load(slowest, hop.parallelism, share, computing, kind)
 
 
 def hops_of(plan: Plan) -> list[Hop]:
