@@ -26,6 +26,9 @@ def stand_in() -> None:
         module = types.ModuleType(f"tokenizers.{name}")
         setattr(top, name, module)
         sys.modules[f"tokenizers.{name}"] = module
+    for path, name in (("implementations", "BaseTokenizer"), ("implementations.base_tokenizer", "BaseTokenizer")):
+        sys.modules[f"tokenizers.{path}"] = module = types.ModuleType(f"tokenizers.{path}")
+        setattr(module, name, type(name, (), {}))
     sys.modules["tokenizers"] = top
 
 

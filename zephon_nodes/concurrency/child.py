@@ -45,6 +45,8 @@ serving = False
 
 def serve(sock: socket.socket) -> None:
     """Answers until the other end is gone."""
+    global serving
+    serving = True
     channel = Channel(sock)
     hops: dict[str, Hop | Exception] = {}
     try:
