@@ -254,7 +254,7 @@ class Session:
         self.plan = plan = self.graph.plan(self._source, len(self._owned), options.threads, options.workers)
         self.tally.began(plan.counters)
         limits = Limits(
-            window=2 * sum(hop.parallelism for hop in plan.hops) or 1,
+            window=4 * sum(hop.parallelism for hop in plan.hops) or 1,
             target=1 if options.runner == "inline" else max(1, -(-options.prefetch // len(self._owned))),
             fill_last=self._at_end == "pad",
         )
