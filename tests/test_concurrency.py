@@ -13,6 +13,8 @@ from torchdata.nodes import Loader as TorchLoader
 from torchdata.nodes import Prefetcher
 
 from zephon_nodes import ClosedError, Dataset, Loader, Node, Pipeline, StaticMixtureWorkSource
+from zephon_nodes.pace import FIRST
+from zephon_nodes.work.base import TASKS_A_WORKER
 
 LONG = 5
 """Seconds after which something that should have happened is taken to hang."""
@@ -220,4 +222,5 @@ def test_work_runs_ahead_of_the_loop_by_a_bounded_number_of_records(prefetch, pa
         3000, function=lambda payload: begun.append(0) or payload, prefetch=prefetch, parallelism=parallelism
     )
     for n, _ in enumerate(pipeline, 1):
-        assert len(begun) - 2 * n <= 2 * (prefetch + 1) + (2 * parallelism + 1) * 8, "more than the stated window"
+        window = (TASKS_A_WORKER * parallelism + 1) * FIRST
+        assert len(begun) - 2 * n <= 2 * (prefetch + 1) + window, "more than the stated window"

@@ -27,7 +27,7 @@ from zephon_nodes.skipping import jumped
 from zephon_nodes.state import LaneState, check_shape, read_state, write_state
 from zephon_nodes.stream import Drop, Pointer
 from zephon_nodes.tally import Tally
-from zephon_nodes.work.base import Source
+from zephon_nodes.work.base import TASKS_A_WORKER, Source
 
 
 class _Books(NamedTuple):
@@ -254,7 +254,7 @@ class Session:
         self.plan = plan = self.graph.plan(self._source, len(self._owned), options.threads, options.workers)
         self.tally.began(plan.counters)
         limits = Limits(
-            window=4 * sum(hop.parallelism for hop in plan.hops) or 1,
+            window=TASKS_A_WORKER * sum(hop.parallelism for hop in plan.hops) or 1,
             target=1 if options.runner == "inline" else max(1, -(-options.prefetch // len(self._owned))),
             fill_last=self._at_end == "pad",
         )

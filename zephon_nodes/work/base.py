@@ -44,6 +44,9 @@ QUANTUM = 96
 again before Python's garbage collector looks for it (after 700 new objects): with 256 it took a tenth of the time of packing."""
 
 
+TASKS_A_WORKER = 4
+"""Units of work under way for each worker. They leave in order, so with fewer a long one would keep workers waiting."""
+
 MOST_EMPTY = 1_000_000
 SHOWN_ORIGINS = 4
 

@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from zephon_nodes.errors import ConfigError
-from zephon_nodes.work.base import QUANTUM, Chunk, WorkSource, check_at_least, check_datasets, source_name
+from zephon_nodes.work.base import (
+    QUANTUM,
+    TASKS_A_WORKER,
+    Chunk,
+    WorkSource,
+    check_at_least,
+    check_datasets,
+    source_name,
+)
 from zephon_nodes.work.component import Component
 from zephon_nodes.work.lane_time import LaneTime, Segment, Stop, phased_time
 from zephon_nodes.work.mixture_spec import MixtureSpec
@@ -33,7 +41,7 @@ if TYPE_CHECKING:
     from zephon_nodes.dataset import Dataset
 
 
-TASKS_UNDER_WAY = 8
+TASKS_UNDER_WAY = 4 * TASKS_A_WORKER
 RATE_SCALE = 1 << 64
 
 
