@@ -163,11 +163,11 @@ class ShardCache:
                 entry.fill(writer.write)
                 writer.end()
                 with self._books():
+                    COUNTERS.add(downloads=1)  # before anybody can read the copy: whoever has rows of it finds it counted
                     os.replace(part, path)
             except BaseException:
                 os.unlink(part)
                 raise
-        COUNTERS.add(downloads=1)
         return True
 
     def reserve(self, out: io.FileIO, nbytes: int, entry: Entry, cancelled: Callable[[], bool] | None) -> None:
