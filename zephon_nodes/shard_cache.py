@@ -163,7 +163,9 @@ class ShardCache:
                 entry.fill(writer.write)
                 writer.end()
                 with self._books():
-                    COUNTERS.add(downloads=1)  # before anybody can read the copy: whoever has rows of it finds it counted
+                    COUNTERS.add(
+                        downloads=1
+                    )  # before anybody can read the copy: whoever has rows of it finds it counted
                     os.replace(part, path)
             except BaseException:
                 os.unlink(part)
