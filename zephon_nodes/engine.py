@@ -232,12 +232,10 @@ class Engine:
         return True
 
     def _warm(self, work: Ahead) -> None:
-        """Has units fetched that a lane will come to. Nothing waits for it and nothing comes of it. All readers are told:
-        each takes the next unit that nobody has taken."""
+        """Has units fetched that a lane will come to. Nothing waits for it and nothing comes of it."""
         warm = self._plan.warm
         if warm is not None:
-            for _ in range(self._plan.readers):
-                self._submit(READERS, warm, work.work)
+            self._submit(READERS, warm, work.work)
 
     def _hungriest(self) -> _Lane | None:
         best, least = None, None
