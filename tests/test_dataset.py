@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zephon_nodes import formats
+from zephon_nodes import Pipeline, StaticMixtureWorkSource, formats
 from zephon_nodes.dataset import Dataset
-from zephon_nodes.errors import ConfigError, ReadError, RowError
+from zephon_nodes.errors import ConfigError, ReadError, RowError, StateError
 from zephon_nodes.formats import register_format
+from zephon_nodes.formats.arrow_ipc import ArrowFormat
 from zephon_nodes.formats.base import Shard, Unit
+from zephon_nodes.formats.jsonl import JsonlFormat
+from zephon_nodes.formats.tokens import TokensFormat
 
 
 def parquet_file(path, **columns):
@@ -380,3 +383,37 @@ def test_remote_folders(tmp_path):
     assert dataset.files == ("a.jsonl",)
     assert list(dataset) == [{"n": 1}]
     assert dataset.path_of(0) == "memory://test_dataset/a.jsonl"
+
+
+def test_settings_of_a_format_that_decide_about_rows_are_in_the_recipe(tmp_path):
+    """Another width of token, or another meaning of members, gives other rows of as many files, rows and bytes."""
+    np.arange(4096, dtype="<u2").tofile(tmp_path / "a.bin")
+
+    def made(form):
+        return Dataset.from_path("d", tmp_path / "a.bin", fmt=form).fingerprint()
+
+    unsigned, signed = made(TokensFormat(64, "uint16")), made(TokensFormat(64, "int16"))
+    assert unsigned["digest"] == signed["digest"] and unsigned["rows"] == signed["rows"]
+    assert unsigned != signed and unsigned == made(TokensFormat(64, "uint16"))
+    assert made(TokensFormat(64, "uint16"))["settings"] == {"length": 64, "dtype": "<u2"}
+    assert ArrowFormat(memory_map=True).settings() == ArrowFormat(memory_map=False).settings() == {}
+    state = Pipeline(
+        StaticMixtureWorkSource([Dataset.from_path("d", tmp_path / "a.bin", fmt=TokensFormat(64, "uint16"))])
+    )
+    other = Pipeline(
+        StaticMixtureWorkSource([Dataset.from_path("d", tmp_path / "a.bin", fmt=TokensFormat(64, "int16"))])
+    )
+    with pytest.raises(StateError, match="dtype"):
+        other.load_state_dict(state.state_dict())
+
+
+def test_plain_attributes_of_a_format_of_ones_own_are_in_the_recipe(tmp_path):
+    class Cut(JsonlFormat):
+        name = "cut"
+
+        def __init__(self, most):
+            self.most = most
+
+    (tmp_path / "a.jsonl").write_text('{"v": 1}\n')
+    said = [Dataset.from_path("d", tmp_path / "a.jsonl", fmt=Cut(most)).fingerprint() for most in (3, 4)]
+    assert [one["settings"] for one in said] == [{"most": 3}, {"most": 4}]

@@ -21,6 +21,7 @@ from zephon_nodes.hashing import I64
 from zephon_nodes.hub import hub_paths
 from zephon_nodes.listing import PathLike, find_files
 from zephon_nodes.progress import bar
+from zephon_nodes.recipe import plain_attributes
 from zephon_nodes.remote import Options
 from zephon_nodes.shard_cache import ShardCache
 from zephon_nodes.shard_index import Facts, ShardIndex, find_index, indexed_shards
@@ -291,13 +292,16 @@ class Dataset:
         return str(self._files[shard])
 
     def fingerprint(self) -> dict[str, Any]:
-        """What the recipe holds of the data: counts, format, columns, and a SHA-256 of [name, rows, size] of each file.
+        """What the recipe holds of the data: counts, format and its settings, columns, and a SHA-256 of [name, rows, size] of each file.
 
         With at most 16 files, these are there as ``list``. Rows given to ``from_rows`` have a SHA-256 of their content
         instead. Not in it: where the files lie, and when they were written. Plain str, int, list, dict, None.
         """
         facts: dict[str, Any] = {"files": len(self._files), "rows": self.rows, "format": self.format.name}
         facts["columns"] = None if self.columns is None else list(self.columns)
+        settings = _settings(self.format)
+        if settings:
+            facts["settings"] = settings
         if isinstance(self.format, MemoryFormat):
             return facts | {"digest": self.format.digest()}
         counts = self.shard_rows.tolist()
@@ -349,6 +353,12 @@ class Dataset:
             where = f"dataset {self.name!r}, {self.path_of(shard)}, row {row}"
             raise RowError(f"{where}: {payload.cause}", where=where) from payload.cause
         return payload
+
+
+def _settings(form: Format) -> dict[str, Any]:
+    """The settings of a format that decide about rows: what its ``settings()`` says, else its plain attributes."""
+    told = getattr(form, "settings", None)
+    return dict(told()) if callable(told) else plain_attributes(form)
 
 
 def _checked_columns(name: str, columns: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -81,6 +81,10 @@ class ArrowFormat:
                 shards |= {path: inside[path] for path in listed}
         return list(shards.values())
 
+    def settings(self) -> dict[str, Any]:
+        """See ``Format``: none, ``memory_map`` gives the same rows."""
+        return {}
+
     def open(self, file: StoredFile, columns: Sequence[str] | None) -> Shard:
         """The shard of a file. Raises ``ReadError`` if it isn't Arrow, or ends before its end mark."""
         return ArrowShard(file, columns, memory_map=self.memory_map)

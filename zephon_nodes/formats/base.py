@@ -93,7 +93,8 @@ class Format(Protocol):
 
     ``name``: what ``fmt=`` takes. ``suffixes``: endings of file names, with the dot, longest match wins.
 
-    Two more attributes may be there. ``companions``: endings of files that lie beside the data and are no shards of
+    Three more attributes may be there. ``settings()``: the settings that decide about rows, JSON-able, for the recipe; by
+    default the public attributes that are plain constants. ``companions``: endings of files that lie beside the data and are no shards of
     their own (an index, captions); they are found as well. ``gather(files)``: from all files that were found, in order,
     those that are shards, as ``StoredFile`` or a subclass that remembers more. ``formats.companions_of`` and
     ``formats.gather`` stand in where a format has none.

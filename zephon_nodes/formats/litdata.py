@@ -81,6 +81,10 @@ class LitDataFormat:
                 (indexes[folder],) = find_files(f"{folder}/index.json", (), next(iter(chunks.values())).storage_options)
         return [chunk for index in indexes.values() for chunk in _listed(index, chunks, alone)]
 
+    def settings(self) -> dict[str, Any]:
+        """See ``Format``."""
+        return {"block_size": self.block_size}
+
     def open(self, file: StoredFile, columns: Sequence[str] | None) -> Shard:
         """The shard of a chunk. Raises ``ReadError`` if it isn't what the index says."""
         if not isinstance(file, LitDataFile):

@@ -81,6 +81,10 @@ class MdsFormat:
             raise ReadError(f"{lost}: index.json beside it lists this shard, and it is not there", path=lost)
         return [_with_facts(file, said.get(_raw_path(file))) for file in shards]
 
+    def settings(self) -> dict[str, Any]:
+        """See ``Format``: none, without ``allow_pickle`` there are no other rows but an error."""
+        return {}
+
     def open(self, file: StoredFile, columns: Sequence[str] | None) -> Shard:
         """The shard of a file. Raises ``ReadError`` if its header can't be read."""
         wanted = None if columns is None else tuple(columns)

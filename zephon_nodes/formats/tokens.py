@@ -50,6 +50,10 @@ class TokensFormat:
         self.dtype = None if dtype is None else np.dtype(dtype).newbyteorder("<")
         self.suffixes: tuple[str, ...] = (".npy",) if dtype is None else (".npy", ".bin")
 
+    def settings(self) -> dict[str, Any]:
+        """See ``Format``."""
+        return {"length": self.length, "dtype": None if self.dtype is None else self.dtype.str}
+
     def open(self, file: StoredFile, columns: Sequence[str] | None) -> Shard:
         """The shard of a file. Raises ``ReadError`` if its header or its size isn't right."""
         data = sized(file)
