@@ -45,7 +45,11 @@ class Graph:
         runs_in: Workers = "thread",
     ) -> Plan:
         cache = source.units_in_use(lanes)
-        setups = [Setup(name, node.on_error or self._on_error, source, cache) for name, node in named]
+        lay = [node.lays for _, node in named[1:]] + [False]
+        setups = [
+            Setup(name, node.on_error or self._on_error, source, cache, later)
+            for (name, node), later in zip(named, lay, strict=True)
+        ]
         return compile_graph([node for _, node in named], setups, source, parallelism, runs_in)
 
     def recipe(self, source: dict[str, Any]) -> str:

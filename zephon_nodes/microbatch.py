@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from zephon_nodes import training
+from zephon_nodes import laid_rows, training
 from zephon_nodes.collate import DERIVED, assembled_row, converted, payload_field, renamed
 from zephon_nodes.errors import ConfigError
+from zephon_nodes.laid_rows import Unlaid
 from zephon_nodes.stream import Pointer, split_pass
 
 Files: TypeAlias = "Mapping[str, Sequence[str] | Mapping[int, str]]"
@@ -45,7 +46,7 @@ class Microbatch:
     [Origin(dataset='demo', file='rows', row=1, epoch=0, pass_=0, shard=0)]
     """
 
-    __slots__ = ("files", "lane", "pad_token_id", "payloads", "pointers")
+    __slots__ = ("_payloads", "files", "lane", "pad_token_id", "pointers", "unlaid")
 
     def __init__(
         self,
@@ -55,8 +56,26 @@ class Microbatch:
         files: Files,
         pad_token_id: int = 0,
     ) -> None:
-        self.payloads, self.pointers, self.lane = payloads, pointers, lane
-        self.files, self.pad_token_id = files, pad_token_id
+        self.unlaid: list[Unlaid] | None = None
+        self.payloads = payloads
+        self.pointers, self.lane, self.files, self.pad_token_id = pointers, lane, files, pad_token_id
+
+    @property
+    def payloads(self) -> list[Any]:
+        if self.unlaid is not None:
+            self._payloads, self.unlaid = laid_rows.rows(self.unlaid), None
+        return self._payloads
+
+    @payloads.setter
+    def payloads(self, given: list[Any]) -> None:
+        laid_later = [type(payload) is Unlaid for payload in given]
+        if laid_later and all(laid_later):
+            self._payloads, self.unlaid = [], given
+            return
+        self.unlaid = None
+        self._payloads = [
+            laid_rows.rows([payload])[0] if later else payload for payload, later in zip(given, laid_later, strict=True)
+        ]
 
     @property
     def origins(self) -> list[list[Origin]]:
@@ -70,7 +89,7 @@ class Microbatch:
         return Origin(dataset, files[shard] if files else "", row, *split_pass(pass_), shard)
 
     def __len__(self) -> int:
-        return len(self.payloads)
+        return len(self._payloads if self.unlaid is None else self.unlaid)
 
     def __getitem__(self, index: int) -> Any:
         return self.payloads[index]
@@ -88,7 +107,7 @@ class Microbatch:
         for row in self.origins:
             for origin in row:
                 files.setdefault(origin.dataset, {})[origin.shard] = origin.file
-        return Microbatch, (self.payloads, self.pointers, self.lane, files, self.pad_token_id)
+        return Microbatch, (self.unlaid or self.payloads, self.pointers, self.lane, files, self.pad_token_id)
 
     def to_training(
         self,
@@ -127,9 +146,12 @@ class Microbatch:
         if backend not in ("torch", "numpy"):
             raise ConfigError(f'to_training: backend={backend!r} is unknown: use "torch" or "numpy"')
         names = (extra,) if isinstance(extra, str) else tuple(extra)
-        rows = [assembled_row(payload, index, self.pad_token_id) for index, payload in enumerate(self.payloads)]
         fields = {name: payload_field(self.payloads, name) for name in names if name not in DERIVED}
-        stack = training.stack(rows, self.pad_token_id)
+        if self.unlaid is not None:
+            stack = laid_rows.stack(self.unlaid)
+        else:
+            rows = [assembled_row(payload, index, self.pad_token_id) for index, payload in enumerate(self.payloads)]
+            stack = training.stack(rows, self.pad_token_id)
         out = renamed({**_token_fields(stack, names, cross_document, flat), **fields}, rename or {})
         return {name: converted(value, backend) for name, value in out.items()}
 

@@ -41,12 +41,14 @@ N = TypeVar("N", bound="Node")
 
 
 class Setup(NamedTuple):
-    """What a worker function may know: its node's name, what to do with a bad record, and where rows lie."""
+    """What a worker function may know: its node's name, what to do with a bad record, where rows lie, and whether a node
+    follows that lays packed sequences out itself (see ``laid_rows``)."""
 
     name: str
     on_error: OnError
     source: Source
     cache_units: int = 16
+    laid_later: bool = False
 
     def failed(self, origins: tuple[Pointer, ...], error: BaseException) -> Drop | Failure:
         """What becomes of a record that ``error`` happened to, by the policy."""
@@ -89,6 +91,9 @@ class Node(BaseNode[Any]):  # type: ignore[misc]
     cheap: ClassVar[bool] = False
     tokenizes: ClassVar[bool] = False
     reorders: ClassVar[bool] = False
+    lays: ClassVar[bool] = False
+    ours: ClassVar[bool] = False
+    """Nothing that users wrote runs in this node's accumulator, nor in its worker function. Not inherited."""
     rounds: int | None = None
     fixed_size: int | None = None
     given: tuple[tuple[Any, ...], dict[str, Any]] | None

@@ -103,7 +103,8 @@ class Plan:
     """``source``: where lanes begin. ``hops``: in order. ``counted``: some hop counts cuts, else the tail does.
     ``skips_unread``: every node before the count is one-to-one, so a resume skips pointers without reading them.
     ``rounds``: of a Take, or None. ``records_a_round``: that a lane gives in a round, None if that isn't fixed.
-    ``warm``: fetches ahead what the source will come to, on ``readers`` threads."""
+    ``warm``: fetches ahead what the source will come to, on ``readers`` threads. ``ours``: the driver runs nothing that
+    users wrote, which may hold on to its thread."""
 
     source: Source
     hops: list[Hop]
@@ -113,6 +114,7 @@ class Plan:
     records_a_round: int | None = 1
     readers: int = 0
     warm: Hop | None = None
+    ours: bool = False
     counters: RunCounters = field(default_factory=RunCounters, repr=False, compare=False)
 
 
@@ -165,7 +167,19 @@ def compile_graph(
         records_a_round=(nodes[counting].fixed_size if counted else 1) if behind else None,
         readers=readers if warm else 0,
         warm=Hop(["fetch ahead"], readers, True, read=warm) if warm else None,
+        ours=_ours(source) and all(map(_ours, _driven(hops, nodes, setups))),
     )
+
+
+def _ours(part: Node | Source) -> bool:
+    return bool(vars(type(part)).get("ours", False))
+
+
+def _driven(hops: Sequence[Hop], nodes: Sequence[Node], setups: Sequence[Setup]) -> list[Node]:
+    """The nodes of which the driver runs something: those without workers, and every accumulator."""
+    by_name = {setup.name: node for node, setup in zip(nodes, setups, strict=True)}
+    names_ = [name for hop in hops for name in hop.names if not hop.parallelism or by_name[name].holds]
+    return [by_name[name] for name in names_]
 
 
 def _add(hops: list[Hop], node: Node, setup: Setup, parallelism: int, runs_in: Workers) -> None:

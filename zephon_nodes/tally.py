@@ -122,6 +122,9 @@ def totals(payload: Any) -> tuple[int, int, int]:
     """Samples, tokens and padding of one output of a graph: those of ``sizes``, without looking into packed rows."""
     if not isinstance(payload, Microbatch):
         return sizes(payload)[:3]
+    if payload.unlaid is not None:
+        padding = sum(one.padding for one in payload.unlaid)
+        return len(payload), sum(one.length for one in payload.unlaid) - padding, padding
     tokens = padding = widest = 0
     open_rows = list[int]()
     for row in payload.payloads:
@@ -144,6 +147,9 @@ def cut_documents(payload: Any) -> list[str]:
     """The datasets of documents that a row ends in the middle of. Their rest comes in another row, and counts them."""
     if not isinstance(payload, Microbatch):
         return []
+    if payload.unlaid is not None:
+        ends = zip(payload.unlaid, payload.pointers, strict=True)
+        return [pointers[-1].dataset for one, pointers in ends if one.next_id != IGNORE and pointers]
     out = []
     for row, pointers in zip(payload.payloads, payload.pointers, strict=True):
         if not isinstance(row, Mapping) or not pointers:
@@ -167,7 +173,10 @@ def sizes(payload: Any, origins: Sequence[Pointer] = ()) -> Sizes:
 
 
 def _of_rows(batch: Microbatch) -> Sizes:
-    rows = [_documents(payload) for payload in batch.payloads]
+    if batch.unlaid is None:
+        rows = [_documents(payload) for payload in batch.payloads]
+    else:
+        rows = [([*map(len, one.ids)], one.padding) for one in batch.unlaid]
     by_dataset: Counter[str] = Counter()
     for (documents, _), pointers in zip(rows, batch.pointers, strict=True):
         by_dataset.update(_dealt(documents, pointers))

@@ -10,9 +10,7 @@ every step from a token to the next one in its document is trained exactly once,
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,46 +36,52 @@ def assemble(
     ``document_ids`` int32 (S,), ``padding_length`` int, ``next_id`` int: as given, but -100 if there is padding.
     Raises ``ConfigError`` if the parts have more than ``max_length`` tokens.
     """
-    arrays = [np.ascontiguousarray(ids, np.int32) for ids in parts_ids]
-    total = sum(map(len, arrays))
+    total = sum(map(len, parts_ids))  # type: ignore[arg-type]
     length = total if max_length is None else max_length
-    if total > length:
-        raise ConfigError(
-            f"a packed sequence of {length} tokens was asked for, but its parts have {total}: was a part made longer after packing?"
-        )
-    input_ids, position_ids, document_ids = (np.empty(length, np.int32) for _ in range(3))
-    ids_out, positions_out, documents_out = input_ids.data, position_ids.data, document_ids.data
-    start = 0
-    # Through memoryviews: numpy lets go of Python's lock for arrays of over 500 elements, and to get it back costs more.
-    for index, ids in enumerate(arrays):
-        stop = start + len(ids)
-        ids_out[start:stop] = ids.data
-        positions_out[start:stop] = _ramp(length)[: stop - start]
-        documents_out[start:stop] = array("i", [index]) * len(ids)
-        start = stop
+    fields = {name: array[0] for name, array in lay([parts_ids], length, pad_token_id).items()}
     padding = length - total
-    if padding:
-        ids_out[total:] = array("i", [pad_token_id]) * padding
-        positions_out[total:] = _ramp(length)[:padding]
-        documents_out[total:] = array("i", [-1]) * padding
+    return {**fields, "padding_length": padding, "next_id": IGNORE if padding else int(next_id)}
+
+
+def lay(
+    rows: Sequence[Sequence[npt.ArrayLike]], length: int, pad_token_id: int, dtype: type = np.int32
+) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of ``assemble`` for B rows of one length at once, (B, S): ``input_ids`` and ``position_ids`` of ``dtype``,
+    ``document_ids`` int32. The numpy calls that it takes don't grow with the number of documents."""
+    filler: npt.NDArray[Any] = np.full(length, pad_token_id, np.int32)
+    parts: list[Any] = []
+    numbers, counts = list[int](), list[int]()
+    for row in rows:
+        sizes = [*map(len, row)]  # type: ignore[arg-type]
+        padding = length - sum(sizes)
+        if padding < 0:
+            raise ConfigError(
+                f"a packed sequence of {length} tokens was asked for, but its parts have {length - padding}: was a part made longer after packing?"
+            )
+        parts += row
+        numbers += range(len(sizes))
+        counts += sizes
+        if padding:
+            parts.append(filler[:padding])
+            numbers.append(-1)
+            counts.append(padding)
+    shape = len(rows), length
+    total = len(rows) * length
+    if not total:
+        return dict.fromkeys(("input_ids", "position_ids"), np.zeros(shape, dtype)) | {
+            "document_ids": np.zeros(shape, np.int32)
+        }
+    # "unsafe": they are ints, or empty lists, which numpy takes for floats.
+    input_ids: npt.NDArray[Any] = np.concatenate(parts, out=np.empty(total, dtype), casting="unsafe")
+    starts: npt.NDArray[Any] = np.cumsum([0, *counts[:-1]], dtype=dtype)
+    position_ids: npt.NDArray[Any] = np.arange(total, dtype=dtype)
+    position_ids -= starts.repeat(counts)
+    document_ids = np.array(numbers, np.int32).repeat(counts)
     return {
-        "input_ids": input_ids,
-        "position_ids": position_ids,
-        "document_ids": document_ids,
-        "padding_length": padding,
-        "next_id": IGNORE if padding else int(next_id),
+        "input_ids": input_ids.reshape(shape),
+        "position_ids": position_ids.reshape(shape),
+        "document_ids": document_ids.reshape(shape),
     }
-
-
-@lru_cache(maxsize=8)
-def _ramp(length: int) -> memoryview:
-    return np.arange(length, dtype=np.int32).data
-
-
-def _joined(rows: Sequence[Mapping[str, Any]], name: str, length: int) -> I32:
-    """A field of rows of one length, int32 (B, S). Joined as bytes, at once, and not row by row."""
-    parts = [np.ascontiguousarray(row[name], np.int32).data for row in rows]
-    return np.frombuffer(bytearray().join(parts), np.int32).reshape(len(rows), length)
 
 
 def stack(rows: Sequence[Mapping[str, Any]], pad_token_id: int) -> dict[str, Any]:
@@ -90,19 +94,15 @@ def stack(rows: Sequence[Mapping[str, Any]], pad_token_id: int) -> dict[str, Any
     shape = (len(rows), length)
     masked = any("loss_mask" in row for row in rows)
     mask = np.ones(shape, np.bool_) if masked else None
-    if all(len(row["input_ids"]) == length for row in rows):
-        input_ids = _joined(rows, "input_ids", length).astype(np.int64)
-        position_ids = _joined(rows, "position_ids", length).astype(np.int64)
-        document_ids = _joined(rows, "document_ids", length)
-    else:
-        input_ids = np.full(shape, pad_token_id, np.int64)
-        position_ids = np.empty(shape, np.int64)
-        document_ids = np.full(shape, -1, np.int32)
-        for index, row in enumerate(rows):
-            stop = len(row["input_ids"])
-            input_ids[index, :stop] = row["input_ids"]
-            position_ids[index, :stop] = row["position_ids"]
-            document_ids[index, :stop] = row["document_ids"]
+    input_ids = np.full(shape, pad_token_id, np.int64)
+    position_ids = np.empty(shape, np.int64)
+    document_ids = np.full(shape, -1, np.int32)
+    for index, row in enumerate(rows):
+        stop = len(row["input_ids"])
+        input_ids[index, :stop] = row["input_ids"]
+        position_ids[index, :stop] = row["position_ids"]
+        document_ids[index, :stop] = row["document_ids"]
+        if stop < length:
             padding = row["padding_length"]
             position_ids[index, stop:] = np.arange(padding, padding + length - stop)
     if mask is not None:
@@ -136,13 +136,16 @@ def labels(
     document on the first of the next one in its sequence, as plain concatenation does.
     """
     before, after = document_ids[..., :-1], document_ids[..., 1:]
-    trained = (before >= 0) & (after >= 0) if cross_document else (before == after) & (after >= 0)
+    untrained = after < 0
+    untrained |= before < 0 if cross_document else before != after
     if loss_mask is not None:
-        trained &= np.asarray(loss_mask)[..., 1:] != 0
+        untrained |= np.asarray(loss_mask)[..., 1:] == 0
+    out = np.empty(input_ids.shape, np.int64)
+    out[..., :-1] = input_ids[..., 1:]
+    np.copyto(out[..., :-1], ignore_index, where=untrained)
     last = np.asarray(next_id, np.int64)[..., None]
-    out = np.full(input_ids.shape, ignore_index, np.int64)
-    np.copyto(out[..., :-1], input_ids[..., 1:], where=trained)
-    np.copyto(out[..., -1:], last, where=(last != IGNORE) & (document_ids[..., -1:] >= 0))
+    out[..., -1:] = last
+    np.copyto(out[..., -1:], ignore_index, where=(last == IGNORE) | (document_ids[..., -1:] < 0))
     return out
 
 

@@ -4,12 +4,12 @@ Every thread owns what it touches and speaks through queues.
 
     workers   take a task from their hop's inbox, run it, and put it into the driver's mailbox; those of a hop in processes
               have their own process run it (``processes``)
-    driver    runs the engine; it alone changes it. Its mailbox brings finished tasks, lanes of which the trainer has taken
-              an output, and the word to stop. When the engine can do nothing, the driver waits for mail
-    trainer   takes events from the outbox
+    driver    runs the engine. Its mailbox brings finished tasks, lanes of which the trainer has taken an output, and the
+              word to stop. When the engine can do nothing, the driver waits for mail
+    trainer   takes events from the outbox, or makes the next one itself (see ``wheel``)
 
-So nothing is polled, no lock is held while user code runs, and ``state_dict`` needs no lock at all. Threads are daemons
-that are told to stop and joined, on ``close()``, when the driver is garbage-collected, and at interpreter exit.
+So ``state_dict`` needs no lock at all. Threads are daemons that are told to stop and joined, on ``close()``, when the
+driver is garbage-collected, and at interpreter exit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from zephon_nodes.concurrency.processes import WorkerProcess, pickled_hops
 from zephon_nodes.concurrency.tasks import WorkTask
-from zephon_nodes.counters import RunCounters
+from zephon_nodes.concurrency.wheel import STOP, Crash, Wheel
 from zephon_nodes.engine import READERS, Engine, Event, Output, Submit
 from zephon_nodes.errors import ClosedError
 from zephon_nodes.pace import Pace
@@ -33,7 +33,6 @@ from zephon_nodes.plan import Hop, Plan
 from zephon_nodes.stream import Failure
 
 MakeEngine: TypeAlias = Callable[[Submit], Engine]
-_STOP = object()
 _JOIN_SECONDS = 3.0
 _GRACE_SECONDS = 1.0
 CLOSED = "this loader was closed; iterate over it again to start anew"
@@ -110,7 +109,8 @@ class ThreadDriver:
         engine.quantum = pace.quantum
         self._counters = plan.counters
         self._counters.begun = time.perf_counter()
-        driver = _thread("driver", _drive, engine, pace, plan, self._mail, self._out)
+        self._wheel = Wheel(engine, pace, plan, self._mail, self._out, stopped)
+        driver = _thread("driver", self._wheel.drive)
         ends = _Ends(driver, workers, processes, self._mail, each, self._out, stopped)
         self._end = weakref.finalize(self, _end, ends, self._pid)
         for thread in [driver, *workers]:
@@ -120,24 +120,19 @@ class ThreadDriver:
         if os.getpid() != self._pid:
             raise ClosedError("this loader's threads are in the process that was forked; iterate over it again here")
         asked, ready = time.perf_counter(), self._out.qsize()
-        event = self._out.get()
-        self._counters.got(asked, time.perf_counter(), ready)
+        event = self._wheel.next(asked)
+        now = time.perf_counter()
+        self._wheel.left = now
+        self._counters.got(asked, now, ready)
         if isinstance(event, Output):
             self._mail.put(event.lane)
-        elif isinstance(event, _Crash):
+        elif isinstance(event, Crash):
             self._out.put(event)
             raise event.error
-        return event  # type: ignore[no-any-return]
+        return event
 
     def close(self) -> None:
         self._end()
-
-
-class _Crash:
-    """The driver's own death: an error that belongs to no lane, or the end of everything after ``close``."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
 
 
 class _Pool(NamedTuple):
@@ -185,7 +180,7 @@ def _thread(name: str, target: Callable[..., None], *args: Any) -> threading.Thr
 
 
 def _work(inbox: SimpleQueue[Any], mail: SimpleQueue[Any], stopped: threading.Event) -> None:
-    while (task := inbox.get()) is not _STOP:
+    while (task := inbox.get()) is not STOP:
         if not stopped.is_set():
             try:
                 task.run()
@@ -203,14 +198,14 @@ def _work_in_process(
         with process:
             while True:
                 while len(process.tasks) < 2 and (task := _next_task(process, idle, inbox)) is not None:
-                    if task is _STOP:
+                    if task is STOP:
                         return
                     if not stopped.is_set() and not process.send(task):
                         mail.put(task)
                 if process.tasks:
                     mail.put(process.receive())
     except BaseException as error:  # noqa: BLE001 - a process that died: the run can't go on without it
-        mail.put(_Crash(error))
+        mail.put(Crash(error))
 
 
 def _next_task(process: WorkerProcess, idle: list[None], inbox: SimpleQueue[Any]) -> Any:
@@ -224,39 +219,6 @@ def _next_task(process: WorkerProcess, idle: list[None], inbox: SimpleQueue[Any]
     task = inbox.get()
     idle.pop()
     return task
-
-
-def _drive(engine: Engine, pace: Pace, plan: Plan, mail: SimpleQueue[Any], out: SimpleQueue[Any]) -> None:
-    counters, numbers = plan.counters, {id(hop): i for i, hop in enumerate(plan.hops)}
-    try:
-        while True:
-            engine.quantum = pace.quantum
-            moved = engine.step()
-            while engine.events:
-                out.put(engine.events.popleft())
-            while not (moved and mail.empty()):
-                message = _waited_for(mail, counters)
-                moved = True
-                if message is _STOP:
-                    return
-                if isinstance(message, _Crash):
-                    out.put(message)
-                    return
-                if isinstance(message, WorkTask):
-                    message.finish()
-                    if message.hop is not plan.warm:
-                        pace.took(numbers[id(message.hop)], message.records, message.seconds)
-                else:
-                    engine.taken(message)
-    except BaseException as error:  # noqa: BLE001 - handed to the trainer, who raises it
-        out.put(_Crash(error))
-
-
-def _waited_for(mail: SimpleQueue[Any], counters: RunCounters) -> Any:
-    begin = time.perf_counter()
-    message = mail.get()
-    counters.driver_waited += time.perf_counter() - begin
-    return message
 
 
 class _Ends(NamedTuple):
@@ -275,10 +237,10 @@ def _end(ends: _Ends, pid: int) -> None:
     if os.getpid() != pid:
         return  # a forked copy of the trainer has neither the threads nor the right to end the processes
     ends.stopped.set()
-    ends.mail.put(_STOP)
-    ends.out.put(_Crash(ClosedError(CLOSED)))  # first: whoever waits in ``get`` needn't wait for user code
+    ends.mail.put(STOP)
+    ends.out.put(Crash(ClosedError(CLOSED)))  # first: whoever waits in ``get`` needn't wait for user code
     for inbox in ends.inboxes:
-        inbox.put(_STOP)
+        inbox.put(STOP)
     deadline = time.monotonic() + _JOIN_SECONDS
     _join(ends.driver, deadline)
     if ends.processes:

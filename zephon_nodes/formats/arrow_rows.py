@@ -6,6 +6,8 @@ through ``to_pylist`` costs ten to a hundred times more for token lists and imag
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -18,7 +20,7 @@ from zephon_nodes.formats.base import BadRow, Rows, Unit
 from zephon_nodes.hashing import I64
 from zephon_nodes.storage import StoredFile
 
-Reader: TypeAlias = Callable[[I64], list[Any]]
+Reader: TypeAlias = Callable[[Sequence[int]], list[Any]]
 
 _BINARY = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.int64, pa.large_string(): np.int64}
 _BAD_VALUE = (ValueError, OverflowError, IndexError, pa.ArrowException)  # IndexError: a code past its dictionary
@@ -44,28 +46,28 @@ class ArrowUnit(Unit):
 
     def __init__(self, batches: Sequence[pa.RecordBatch], absent: Sequence[str] = ()) -> None:
         self._batches = [batch for batch in batches if batch.num_rows]
-        self._starts = np.cumsum([0] + [batch.num_rows for batch in self._batches])
+        self._starts = [0, *itertools.accumulate(batch.num_rows for batch in self._batches)]
         self._readers: list[list[Reader] | None] = [None] * len(self._batches)
         self._names = [*(self._batches[0].schema.names if self._batches else ()), *absent]
         self._absent = len(absent)
-        self.rows = int(self._starts[-1])
-        self.nbytes = sum(batch.nbytes for batch in self._batches)
+        self.rows = self._starts[-1]
+        self.nbytes = sum(batch.get_total_buffer_size() for batch in self._batches)
 
     def take(self, rows: Rows) -> list[Any]:
         """See ``Unit.take``. Raises IndexError for a row that the unit doesn't have."""
-        if not len(rows):
+        index: list[int] = np.asarray(rows, np.int64).tolist() if isinstance(rows, np.ndarray) else [*rows]
+        if not index:
             return []
-        if min(rows) < 0 or max(rows) >= self.rows:
-            raise IndexError(f"rows {min(rows)} to {max(rows)} were asked of a unit of {self.rows} rows")
-        index = np.asarray(rows, np.int64)
-        which = np.searchsorted(self._starts, index, side="right") - 1
-        batches = set(which.tolist())
-        if len(batches) == 1:
-            return self._take(batches.pop(), index)
+        if min(index) < 0 or max(index) >= self.rows:
+            raise IndexError(f"rows {min(index)} to {max(index)} were asked of a unit of {self.rows} rows")
+        if len(self._batches) == 1:
+            return self._take(0, index)
+        which = [bisect_right(self._starts, row) - 1 for row in index]
         payloads: list[Any] = [None] * len(index)
-        for number in batches:
-            places = np.flatnonzero(which == number)
-            for place, payload in zip(places.tolist(), self._take(number, index[places]), strict=True):
+        for number in set(which):
+            places = [place for place, batch in enumerate(which) if batch == number]
+            start = self._starts[number]
+            for place, payload in zip(places, self._take(number, [index[i] - start for i in places]), strict=True):
                 payloads[place] = payload
         return payloads
 
@@ -84,19 +86,18 @@ class ArrowUnit(Unit):
             readers = self._readers[number] = made + [_nothing] * self._absent
         return readers
 
-    def _take(self, number: int, index: I64) -> list[Any]:
+    def _take(self, number: int, index: list[int]) -> list[Any]:
         readers = self._readers_of(number)
-        local = index - self._starts[number]
         try:
-            columns = [reader(local) for reader in readers]
+            columns = [reader(index) for reader in readers]
         except _BAD_VALUE:
             # One bad value spoils the call: go row by row to find whose it is.
             if len(index) == 1:
-                return [BadRow(self._cause(readers, local))]
-            return [payload for i in range(len(index)) for payload in self._take(number, index[i : i + 1])]
+                return [BadRow(self._cause(readers, index))]
+            return [payload for row in index for payload in self._take(number, [row])]
         return [dict(zip(self._names, values, strict=True)) for values in zip(*columns, strict=True)]
 
-    def _cause(self, readers: Sequence[Reader], row: I64) -> Exception:
+    def _cause(self, readers: Sequence[Reader], row: list[int]) -> Exception:
         for name, reader in zip(self._names, readers, strict=True):
             try:
                 reader(row)
@@ -117,7 +118,7 @@ def _lengths(batch: pa.RecordBatch, small: Callable[..., bool], large: Callable[
 
 
 def column_reader(array: pa.Array) -> Reader:
-    """The reader of an array: row numbers (int64 array, within bounds) to a list of values, None for null.
+    """The reader of an array: row numbers (within bounds) to a list of values, None for null.
 
     The reader raises ValueError, OverflowError, IndexError or ArrowException where a value can't be had, for example broken UTF-8.
     """
@@ -127,7 +128,7 @@ def column_reader(array: pa.Array) -> Reader:
         return _dictionary(array)
     plain = _plain(array)
     if plain is None:
-        return lambda index: [array[i].as_py() for i in index.tolist()]
+        return lambda index: [array[i].as_py() for i in index]
     return _with_nulls(plain, array) if array.null_count else plain
 
 
@@ -135,38 +136,32 @@ def _plain(array: pa.Array) -> Reader | None:
     """A reader that knows nothing of nulls, for the types that have a fast one."""
     kind = array.type
     if _is_number(kind):
-        values = _values(array)
-        return lambda index: values[index].tolist()
+        item = _values(array).item
+        return lambda index: [item(i) for i in index]
     if kind in _BINARY:
         return _binary(array)
     if pa.types.is_fixed_size_list(kind) and _is_number(kind.value_type):
-        size, offset = kind.list_size, array.offset
-        return _number_lists(array.values, lambda index: ((offset + index) * size, (offset + index + 1) * size))
+        edges = np.arange(len(array) + 1) * kind.list_size + array.offset * kind.list_size
+        return _number_lists(array.values, edges)
     if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_number(kind.value_type):
-        offsets = _offsets(array, np.int64 if pa.types.is_large_list(kind) else np.int32)
-        return _number_lists(array.values, lambda index: (offsets[index], offsets[index + 1]))
+        return _number_lists(array.values, _offsets(array, np.int64 if pa.types.is_large_list(kind) else np.int32))
     return None
 
 
 def _binary(array: pa.Array) -> Reader:
-    offsets, data = _offsets(array, _BINARY[array.type]), memoryview(array.buffers()[2] or b"")
+    at, data = _offsets(array, _BINARY[array.type]).data, memoryview(array.buffers()[2] or b"")
     if array.type in (pa.string(), pa.large_string()):
-        return lambda index: [str(data[start:stop], "utf-8") for start, stop in _pairs(offsets, index)]
-    return lambda index: [bytes(data[start:stop]) for start, stop in _pairs(offsets, index)]
+        return lambda index: [str(data[at[i] : at[i + 1]], "utf-8") for i in index]
+    return lambda index: [bytes(data[at[i] : at[i + 1]]) for i in index]
 
 
-def _number_lists(child: pa.Array, bounds: Callable[[I64], tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> Reader:
-    values = _values(child)
-    valid = _validity(child) if child.null_count else None
-
-    def read(index: I64) -> list[Any]:
-        starts, stops = bounds(index)
-        spans = zip(starts.tolist(), stops.tolist(), strict=True)
-        if valid is None:
-            return [values[start:stop].copy() for start, stop in spans]
-        return [_number_list(values[start:stop], valid[start:stop]) for start, stop in spans]
-
-    return read
+def _number_lists(child: pa.Array, edges: npt.NDArray[Any]) -> Reader:
+    """Of an array whose list ``i`` is from edge ``i`` to the next one of ``child``."""
+    values, at = _values(child), edges.data
+    if not child.null_count:
+        return lambda index: [values[at[i] : at[i + 1]].copy() for i in index]
+    valid = _validity(child)
+    return lambda index: [_number_list(values[at[i] : at[i + 1]], valid[at[i] : at[i + 1]]) for i in index]
 
 
 def _number_list(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> Any:
@@ -179,20 +174,24 @@ def _dictionary(array: pa.Array) -> Reader:
     if not len(array.dictionary):
         return _nothing
     valid, inner = _validity(array.indices), column_reader(array.dictionary)
-    codes = np.where(valid, _values(array.indices), 0).astype(np.int64)  # what lies under a null may be any number
+    code_of = np.where(valid, _values(array.indices), 0).astype(np.int64).item  # under a null may be any number
 
-    def read(index: I64) -> list[Any]:
-        return inner(codes[index])
+    def read(index: Sequence[int]) -> list[Any]:
+        return inner([code_of(i) for i in index])
 
     return read if valid.all() else _with_nulls(read, array)
 
 
 def _with_nulls(plain: Reader, array: pa.Array) -> Reader:
-    valid = _validity(array)
-    return lambda index: [value if ok else None for value, ok in zip(plain(index), valid[index].tolist(), strict=True)]
+    is_valid = _validity(array).item
+
+    def read(index: Sequence[int]) -> list[Any]:
+        return [value if is_valid(i) else None for value, i in zip(plain(index), index, strict=True)]
+
+    return read
 
 
-def _nothing(index: I64) -> list[Any]:
+def _nothing(index: Sequence[int]) -> list[Any]:
     return [None] * len(index)
 
 
@@ -227,7 +226,3 @@ def _bits(buffer: pa.Buffer, array: pa.Array) -> npt.NDArray[np.bool_]:
 
 def _offsets(array: pa.Array, dtype: type) -> npt.NDArray[Any]:
     return np.frombuffer(array.buffers()[1], dtype, array.offset + len(array) + 1)[array.offset :]
-
-
-def _pairs(offsets: npt.NDArray[Any], index: I64) -> zip[tuple[int, int]]:
-    return zip(offsets[index].tolist(), offsets[index + 1].tolist(), strict=True)

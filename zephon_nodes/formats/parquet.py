@@ -20,6 +20,7 @@ from zephon_nodes.storage import StoredFile, read_errors
 
 _BATCH_BYTES, _BATCH_ROWS = 64 << 20, 8192
 _FOOTERS = 64
+_PIECE = 256 << 10
 # Bytes that come in the time that a request takes: 50 ms, the range and whether the file is the same, at 100 MB/s.
 _A_REQUEST = 4 << 20
 
@@ -68,8 +69,9 @@ class ParquetShard(Shard):
         options = {"columns": self._columns, "use_threads": False}
         footer = _footer(self.file)
         with _decoding(self.file, f"row group {unit}"), _source(self.file, self.whole, True) as source:
-            # One coalesced request a row group, where a request has a price.
-            reader = pq.ParquetFile(source, metadata=footer, pre_buffer=not isinstance(source, pa.OSFile))
+            # One coalesced request a row group, where a request has a price; else pieces that stay in the processor's cache.
+            near = isinstance(source, pa.OSFile)
+            reader = pq.ParquetFile(source, metadata=footer, pre_buffer=not near, buffer_size=_PIECE if near else 0)
             if fit >= rows:
                 batches = reader.read_row_group(unit, **options).to_batches()
             else:

@@ -9,6 +9,7 @@ from zephon_nodes.accumulator import Accumulator, Before, Place
 from zephon_nodes.collate import BlankRow
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.hashing import group_identity
+from zephon_nodes.laid_rows import Unlaid
 from zephon_nodes.microbatch import Microbatch
 from zephon_nodes.node import Gives, Node, Runner, Setup
 from zephon_nodes.pack_node import token_count
@@ -37,6 +38,8 @@ class Batch(Node):
     holds = True
     counts = True
     cheap = True
+    ours = True
+    lays = True
 
     def __init__(  # noqa: PLR0913
         self,
@@ -141,5 +144,7 @@ class _Batching(Accumulator):
 
 def _length(payload: Any) -> int:
     """The places that a row needs: at least one, as ``to_training`` gives it."""
+    if type(payload) is Unlaid:
+        return payload.length
     packed = isinstance(payload, dict) and "target_length" in payload
     return max(1, int(payload["target_length"]) if packed else token_count(payload))

@@ -43,6 +43,7 @@ class EnsureMixture(Node):
     holds = True
     reorders = True
     cheap = True
+    ours = True
 
     def __init__(
         self,

@@ -31,6 +31,7 @@ class GroupByLength(Node):
     holds = True
     reorders = True
     cheap = True
+    ours = True
 
     def __init__(
         self,

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from zephon_nodes.errors import ConfigError
+from zephon_nodes.laid_rows import Unlaid, rows
 from zephon_nodes.node import Node, OnError, Runner, Setup
 from zephon_nodes.pack_node import Homogeneity, PackNode, next_token, packed_record
 from zephon_nodes.packing import Part
 from zephon_nodes.stream import Record
-from zephon_nodes.training import assemble
+from zephon_nodes.training import IGNORE, assemble
 
 
 class PackFlat(PackNode):
@@ -42,6 +43,7 @@ class PackFlat(PackNode):
     """
 
     kind = "pack_flat"
+    ours = True
 
     def __init__(  # noqa: PLR0913
         self,
@@ -93,23 +95,38 @@ class PackFlat(PackNode):
 
     def worker(self, setup: Setup) -> Callable[[Any], list[Any]]:
         pad = self.pad_token_id
+        later = setup.laid_later and not self.fields and not self.parallelism and self.runner is None
 
         def packed(parts: list[Part]) -> list[Record]:
-            ids = [part.doc.payload["input_ids"][part.start : part.stop] for part in parts]
-            payload = assemble(ids, self.max_length, pad, next_token(parts[-1]))
-            if any("loss_mask" in part.doc.payload for part in parts):
-                payload["loss_mask"] = self._laid("loss_mask", parts)
+            unlaid = self._unlaid(parts, pad)
+            if later:
+                return [packed_record(unlaid, parts)]
+            payload = rows([unlaid])[0]
             for field in self.fields:
                 payload[field] = self._laid(field, parts)
             return [packed_record(payload, parts)]
 
         return packed
 
+    def _unlaid(self, parts: list[Part], pad: int) -> Unlaid:
+        ids, masks, masked, padding = [], [], False, self.max_length
+        for record, start, stop, length in parts:
+            document = record.payload
+            own, mask = document["input_ids"], document.get("loss_mask")
+            if stop - start != length:
+                own = own[start:stop]
+            if mask is not None:
+                masked = True
+                mask = mask[start:stop]
+            ids.append(own)
+            masks.append(mask)
+            padding -= stop - start
+        next_id = IGNORE if padding else next_token(parts[-1])
+        return Unlaid(ids, masks if masked else None, next_id, padding, self.max_length, pad)
+
     def _laid(self, field: str, parts: list[Part]) -> Any:
-        """One field of all parts, end to end; a document without a ``loss_mask`` is trained everywhere."""
-        documents = [part.doc.payload for part in parts]
-        whole = [np.asarray(d[field]) if field in d else np.ones(len(d["input_ids"]), np.bool_) for d in documents]
-        laid = np.concatenate([array[part.start : part.stop] for array, part in zip(whole, parts, strict=True)])
+        """One field of all parts, end to end, zeros at padding."""
+        laid = np.concatenate([np.asarray(part.doc.payload[field])[part.start : part.stop] for part in parts])
         out = np.zeros((self.max_length, *laid.shape[1:]), laid.dtype)
         out[: len(laid)] = laid
         return out

@@ -30,6 +30,7 @@ class PackSequences(PackNode):
     """
 
     kind = "pack_sequences"
+    ours = True
 
     def __init__(  # noqa: PLR0913
         self,

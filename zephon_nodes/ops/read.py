@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from zephon_nodes.concurrency import SharedCache
 from zephon_nodes.concurrency.prefetch import Prefetcher
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.formats.base import BadRow, Unit
-from zephon_nodes.hashing import I64
 from zephon_nodes.node import Node, OnError, Runner, Setup
 from zephon_nodes.stream import Item, Record
 from zephon_nodes.work.base import Chunk, Source, WorkSource
@@ -32,6 +30,7 @@ class Read(Node):
     """
 
     kind = "read"
+    ours = True
 
     def __init__(
         self,
@@ -95,39 +94,62 @@ class _Reader:
         if self._prefetcher is not None:
             self._prefetcher.want((when, (name, shard), nbytes) for when, name, shard, nbytes in work.soon)
         if not self._random_access:
-            units = self._by_unit(work, np.arange(len(work)))
-            self.cache.warm(units, self._decode, lambda: work.begun[0])
+            units, _ = self._located(work)
+            self.cache.warm(dict.fromkeys(units), self._decode, lambda: work.begun[0])
         return []
 
     def _payloads(self, work: Chunk) -> list[Any]:
         work.begun[0] = True
         if self._prefetcher is not None:
-            pairs = np.unique(np.stack([work.dataset, work.shard], 1), axis=0)
-            self._prefetcher.used((work.names[number], shard) for number, shard in pairs.tolist())
+            shards = set(zip(work.dataset.tolist(), work.shard.tolist(), strict=True))
+            self._prefetcher.used((work.names[number], shard) for number, shard in shards)
         out: list[Any] = [None] * len(work)
-        left = self._single_rows(work, out) if self._random_access else np.arange(len(work))
-        wanted = self._by_unit(work, left)
+        left = self._single_rows(work, out) if self._random_access else range(len(work))
+        wanted = self._wanted(work, left)
         found = self.cache.fetch({key: len(rows) for key, (_, rows) in wanted.items()}, self._decode)
         for key, (places, rows) in wanted.items():
-            for place, payload in zip(places.tolist(), found[key].take(rows), strict=True):
+            for place, payload in zip(places, found[key].take(rows), strict=True):
                 out[place] = payload
         return out
 
-    def _by_unit(self, work: Chunk, left: I64) -> dict[UnitKey, tuple[I64, I64]]:
+    def _wanted(self, work: Chunk, left: Sequence[int]) -> dict[UnitKey, tuple[list[int], list[int]]]:
         """Places in ``work`` (of those in ``left``), and rows in the unit, by unit."""
-        wanted: dict[UnitKey, tuple[I64, I64]] = {}
-        for number in np.unique(work.dataset[left]).tolist():
-            name = work.names[number]
-            places = left[work.dataset[left] == number]
-            units, rows = self._datasets[name].units_of(work.shard[places], work.row[places])
-            by_unit = np.argsort(units, kind="stable")
-            edges = [*np.flatnonzero(np.diff(units[by_unit], prepend=-1)).tolist(), len(units)]
-            for first, stop in itertools.pairwise(edges):
-                at = by_unit[first:stop]
-                wanted[name, int(units[at[0]])] = places[at], rows[at]
+        wanted: dict[UnitKey, tuple[list[int], list[int]]] = {}
+        units, rows = self._located(work) if left else ((), ())
+        for place in left:
+            unit = units[place]
+            if unit not in wanted:
+                wanted[unit] = [], []
+            places, inside = wanted[unit]
+            places.append(place)
+            inside.append(rows[place])
         return wanted
 
-    def _single_rows(self, work: Chunk, out: list[Any]) -> I64:
+    def _located(self, work: Chunk) -> tuple[Sequence[UnitKey], Sequence[int]]:
+        """The unit of each row, and which row of it that is. Found for a whole chunk at once: it comes in small pieces."""
+        whole = work.whole
+        if whole.located is None:
+            try:
+                whole.located = self._locate(whole)
+            except IndexError:  # a row that doesn't exist concerns the piece in which it is
+                if whole is work:
+                    raise
+                return self._locate(work)
+        units, rows = whole.located
+        return units[work.first : work.first + len(work)], rows[work.first : work.first + len(work)]
+
+    def _locate(self, work: Chunk) -> tuple[list[UnitKey], list[int]]:
+        keys: list[Any] = [None] * len(work)
+        inside = np.empty(len(work), np.int64)
+        for number in set(work.dataset.tolist()):
+            name, places = work.names[number], np.flatnonzero(work.dataset == number)
+            units, inside[places] = self._datasets[name].units_of(work.shard[places], work.row[places])
+            key_of = {unit: (name, unit) for unit in set(units.tolist())}
+            for place, unit in zip(places.tolist(), units.tolist(), strict=True):
+                keys[place] = key_of[unit]
+        return keys, inside.tolist()
+
+    def _single_rows(self, work: Chunk, out: list[Any]) -> list[int]:
         """Fills in the rows of formats that can fetch them one by one; the places of the others."""
         shards: dict[tuple[int, int], list[int]] = {}
         for place, key in enumerate(zip(work.dataset.tolist(), work.shard.tolist(), strict=True)):
@@ -140,7 +162,7 @@ class _Reader:
             else:
                 for place, payload in zip(places, rows, strict=True):
                     out[place] = payload
-        return np.array(left, np.int64)
+        return left
 
     def _prefetch(self, key: tuple[str, int], cancelled: Callable[[], bool]) -> bool:
         name, shard = key

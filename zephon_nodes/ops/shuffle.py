@@ -28,6 +28,7 @@ class Shuffle(Node):
     holds = True
     reorders = True
     cheap = True
+    ours = True
 
     def __init__(self, source: Node, buffer_size: int = 1024, seed: int = 0, *, name: str | None = None) -> None:
         super().__init__(source, name=name)

@@ -25,13 +25,13 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 import numpy as np
 
 from zephon_nodes.dataset import Dataset
 from zephon_nodes.errors import ConfigError
-from zephon_nodes.hashing import I64, U64, key, mix, mix_array
+from zephon_nodes.hashing import I64, key, mix, mix_array
 from zephon_nodes.recipe import plain_attributes
 from zephon_nodes.stream import Cut, End, Flush, Pointer
 from zephon_nodes.work.shards_ahead import ShardsAhead
@@ -69,6 +69,7 @@ class Source(ABC):
     flush_every: int
     datasets: tuple[Dataset, ...] = ()
     endless: bool = False
+    ours: bool = False
     mixes: bool = False
     token_estimation: TokenEstimation | None = None
 
@@ -280,15 +281,27 @@ def source_name(source: Source) -> str:
 class Chunk(Sequence[Pointer]):
     """Pointers as arrays. ``names``: of datasets; ``dataset``: index into them; ``shard``, ``row``, ``pass_``: int64.
 
-    A slice of it is one of the same kind, without a copy. ``begun``: shared with its slices, [True] once rows of it are
-    being read, so that it is too late to fetch anything ahead. ``soon``: (index of the chunk that needs it, dataset, shard,
-    bytes) of shards that are worth fetching into a cache now, though not for this chunk.
+    A slice of it is one of the same kind, without a copy; it is part of ``whole``, from place ``first`` on. ``begun``:
+    shared with its slices, [True] once rows of it are being read, so that it is too late to fetch anything ahead. ``soon``:
+    (index of the chunk that needs it, dataset, shard, bytes) of shards that are worth fetching into a cache now, though not
+    for this chunk. ``located``: what a reader has found out about the whole, for its slices.
     """
 
     def __init__(self, names: Sequence[str], dataset: I64, shard: I64, row: I64, pass_: I64) -> None:
         self.names, self.dataset, self.shard, self.row, self.pass_ = names, dataset, shard, row, pass_
         self.begun = [False]
         self.soon: list[tuple[int, str, int, int]] = []
+        self.first, self.located = 0, cast(Any, None)
+        self._whole: Chunk | None = None
+        self._pointers: list[Pointer] | None = None
+        self._identities: list[int] | None = None
+
+    @property
+    def whole(self) -> Chunk:
+        return self._whole or self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Chunk, (self.names, self.dataset, self.shard, self.row, self.pass_)
 
     @classmethod
     def of(cls, pointers: Sequence[Pointer], names: Sequence[str]) -> Chunk:
@@ -308,6 +321,9 @@ class Chunk(Sequence[Pointer]):
         if isinstance(i, slice):
             part = Chunk(self.names, self.dataset[i], self.shard[i], self.row[i], self.pass_[i])
             part.begun = self.begun
+            first, _, step = i.indices(len(self))
+            if step == 1:
+                part._whole, part.first = self.whole, self.first + first
             return part
         return Pointer(self.names[int(self.dataset[i])], int(self.shard[i]), int(self.row[i]), int(self.pass_[i]))
 
@@ -320,23 +336,25 @@ class Chunk(Sequence[Pointer]):
         return iter(self.pointers())
 
     def pointers(self) -> list[Pointer]:
-        names = [self.names[i] for i in self.dataset.tolist()]
-        return list(map(Pointer, names, self.shard.tolist(), self.row.tolist(), self.pass_.tolist()))
+        whole = self.whole
+        if whole._pointers is None:
+            names = [self.names[i] for i in whole.dataset.tolist()]
+            whole._pointers = list(map(Pointer, names, whole.shard.tolist(), whole.row.tolist(), whole.pass_.tolist()))
+        return whole._pointers[self.first : self.first + len(self)]
 
     def identities(self) -> list[int]:
-        keys = np.array([_row_key(name) for name in self.names], np.uint64)[self.dataset]
-        for part in (self.shard, self.row, self.pass_):
-            keys = mix_array(keys ^ part.astype(np.uint64))
-        return _ints(keys)
+        whole = self.whole
+        if whole._identities is None:
+            keys = np.array([_row_key(name) for name in self.names], np.uint64)[whole.dataset]
+            for part in (whole.shard, whole.row, whole.pass_):
+                keys = mix_array(keys ^ part.astype(np.uint64))
+            whole._identities = [int(x) for x in keys.tolist()]
+        return whole._identities[self.first : self.first + len(self)]
 
 
 @functools.lru_cache(maxsize=4096)
 def _row_key(name: str) -> int:
     return key("row", name)
-
-
-def _ints(array: U64) -> list[int]:
-    return [int(x) for x in array.tolist()]
 
 
 def identity(pointer: Pointer) -> int:

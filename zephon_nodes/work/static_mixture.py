@@ -86,6 +86,8 @@ class StaticMixtureWorkSource(WorkSource):
 
     mixes = True
 
+    ours = True
+
     def __init__(  # noqa: PLR0913 - the data settings of a run, all optional
         self,
         datasets: Sequence[Dataset],

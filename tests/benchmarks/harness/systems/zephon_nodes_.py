@@ -63,8 +63,8 @@ def w3(mode, par, fast="0", text="text_parquet", **o):
 
 def w4(mode, par, **o):
     p = pipeline("ids_parquet", mode, par, **o).pack_flat(W4_SEQ, "first_fit", num_bins=W4_BINS).batch(W4_MB)
-    return ((batch, batch.to_training()) for batch in p), _count_packed
+    return (batch.to_training(["document_ids"]) for batch in p), _count_packed
 
 
-def _count_packed(given):
-    return 0, sum(len(row["input_ids"]) - row["padding_length"] for row in given[0])
+def _count_packed(batch):
+    return 0, int((batch["document_ids"] >= 0).sum())

@@ -18,12 +18,10 @@ def _ids(row):
     return {"images": row["images"], "input_ids": np.array([IMG_ID, *ids, EOS], np.int32)}
 
 
-def _loaded(p, pixels):
+def _loaded(p, pixels, resample):
     from multimodal import CollateImages, ExpandImages, FixedGrid, LoadImages, PackImages
 
-    vision = FixedGrid(
-        224, 16, resample="bilinear", fit="squash", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
-    )
+    vision = FixedGrid(224, 16, resample=resample, fit="squash", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
     p = p.then(LoadImages, vision).map(_ids).then(ExpandImages, vision, IMG_ID).then(PackImages, SEQ, num_bins=W2_BINS)
     return p.batch(W2_MB).then(CollateImages, vision, IMG_ID, pixels=pixels, extra=["document_ids"])
 
@@ -32,5 +30,5 @@ def _count_loaded(step):
     return len(step["image_positions"]), int((step["document_ids"] >= 0).sum())
 
 
-def w2(mode, par, pixels="float32", **o):
-    return _loaded(pipeline("vlm_parquet", mode, par, **o), pixels), _count_loaded
+def w2(mode, par, pixels="float32", resample="bilinear", **o):
+    return _loaded(pipeline("vlm_parquet", mode, par, **o), pixels, resample), _count_loaded
