@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from runs import round_robin
+
 from zephon_nodes import Dataset, Microbatch, Pipeline, StaticMixtureWorkSource, laid_rows, training
 from zephon_nodes.laid_rows import Unlaid
 
@@ -32,7 +32,9 @@ def batches(draw):
 def same(left, right):
     assert left.keys() == right.keys()
     for name, value in left.items():
-        assert np.array_equal(value, right[name]) and getattr(value, "dtype", None) == getattr(right[name], "dtype", None)
+        assert np.array_equal(value, right[name]) and getattr(value, "dtype", None) == getattr(
+            right[name], "dtype", None
+        )
 
 
 @given(batches())

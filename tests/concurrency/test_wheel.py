@@ -3,9 +3,9 @@
 import threading
 
 import pytest
-
 from runs import run, source
 from threads import in_thread, still_running
+
 from zephon_nodes import ClosedError, Pipeline, StaticMixtureWorkSource
 from zephon_nodes.accumulator import Grouping
 from zephon_nodes.concurrency import wheel
