@@ -125,7 +125,7 @@ class _Lane:
 
     def count(self, item: Item) -> bool:
         """Whether an item is new, and not one that had been delivered before the state was saved."""
-        if isinstance(item, Record):
+        if type(item) is Record:
             self.ordinal += 1
             return self.ordinal > self.skip
         return isinstance(item, Failure) or self.ordinal >= self.skip

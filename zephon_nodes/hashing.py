@@ -24,6 +24,8 @@ I64: TypeAlias = "npt.NDArray[np.int64]"
 
 MASK = (1 << 64) - 1
 _GOLDEN, _A, _B = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+# For short arrays numpy takes longer to make arrays of numbers than to compute.
+_GOLDEN_0D, _A_0D, _B_0D, _30, _27, _31 = (np.array(n, np.uint64) for n in (_GOLDEN, _A, _B, 30, 27, 31))
 _ROUNDS = 6
 
 
@@ -43,11 +45,13 @@ def mix(x: int) -> int:
 
 def mix_array(x: U64) -> U64:
     """``mix`` of each element of a uint64 array."""
-    x = x + np.uint64(_GOLDEN)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(_A)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(_B)
-    out: U64 = x ^ (x >> np.uint64(31))
-    return out
+    x = x + _GOLDEN_0D
+    x ^= x >> _30
+    x *= _A_0D
+    x ^= x >> _27
+    x *= _B_0D
+    x ^= x >> _31
+    return x
 
 
 def draw(key_: int, counter: int) -> int:
@@ -101,7 +105,7 @@ def permute(key_: int, n: int, x: int) -> int:
 
 def permute_array(key_: int, n: int, x: I64) -> I64:
     """``permute`` of each element of an int64 array. Memory: a few arrays of the size of ``x``, whatever ``n`` is."""
-    a, b = (np.uint64(side) for side in _halves(n))
+    a, b, end = (np.array(side, np.uint64) for side in (*_halves(n), n))
     keys = np.array(_round_keys(key_), np.uint64)
     out = x.astype(np.uint64)
     todo = np.arange(len(out))
@@ -112,7 +116,7 @@ def permute_array(key_: int, n: int, x: I64) -> I64:
             right = (right + mix_array(left ^ keys[i + 1]) % b) % b
         value = left * b + right
         out[todo] = value
-        todo = todo[value >= np.uint64(n)]
+        todo = todo[value >= end]
     return out.astype(np.int64)
 
 

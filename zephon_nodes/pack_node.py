@@ -9,10 +9,10 @@ import numpy as np
 
 from zephon_nodes.accumulator import Accumulator, Place
 from zephon_nodes.errors import ConfigError
-from zephon_nodes.hashing import child_identity, group_identity
+from zephon_nodes.hashing import child_identity
 from zephon_nodes.node import Gives, Node, OnError, Runner
 from zephon_nodes.packing import Packer, Part, check_overlong, overlong_reason, packer
-from zephon_nodes.stream import Drop, Pointer, Record, component
+from zephon_nodes.stream import Drop, Pointer, Record
 
 Homogeneity: TypeAlias = "Literal['none', 'component'] | Mapping[str, Sequence[str]]"
 Length: TypeAlias = Callable[[Any], int]
@@ -165,12 +165,15 @@ def token_count(payload: Any) -> int:
 
 def packed_record(payload: Any, parts: Sequence[Part]) -> Record:
     """The record of a sequence: its identity is made of the parts' in order, its origins are theirs."""
-    members, origins, sizes = list[int](), list[Pointer](), list[tuple[str, int]]()
+    members: list[int] = []
+    origins: list[Pointer] = []
+    sizes: list[tuple[str, int]] = []
     for record, start, stop, _ in parts:
+        rows = record.origins
         members.append(child_identity(record.identity, start) if start else record.identity)
-        origins += record.origins
-        sizes.append((component(record), stop - start))
-    return Record(payload, group_identity(members), tuple(origins), parts=tuple(sizes))
+        origins += rows
+        sizes.append((rows[0].dataset if rows else "", stop - start))
+    return Record(payload, members, tuple(origins), parts=tuple(sizes))
 
 
 def next_token(part: Part) -> int:

@@ -62,26 +62,32 @@ class Cut(NamedTuple):
 class Record:
     """One sample on its way.
 
-    ``payload``: any value, mostly a dict. ``identity``: 64-bit int, the same in every run and on every worker.
+    ``payload``: any value, mostly a dict. ``identity``: 64-bit int, the same in every run and on every worker; given as a list
+    where it is made of others, which few ask for.
     ``origins``: pointers of the rows it is made of. ``cut``: set where records are counted (see ``engine``).
     ``parts``: of a packed record, (dataset, tokens) of each document; else None.
     """
 
-    __slots__ = ("cut", "identity", "origins", "parts", "payload")
+    __slots__ = ("_identity", "cut", "origins", "parts", "payload")
 
     def __init__(
         self,
         payload: Any,
-        identity: int,
+        identity: int | list[int],
         origins: tuple[Pointer, ...],
         cut: Cut | None = None,
         parts: tuple[tuple[str, int], ...] | None = None,
     ) -> None:
-        self.payload, self.identity, self.origins, self.cut, self.parts = payload, identity, origins, cut, parts
+        self.payload, self._identity, self.origins, self.cut, self.parts = payload, identity, origins, cut, parts
+
+    @property
+    def identity(self) -> int:
+        identity = self._identity
+        return identity if isinstance(identity, int) else group_identity(identity)
 
     def replaced(self, payload: Any) -> Record:
         """The same record with another payload."""
-        return Record(payload, self.identity, self.origins, self.cut, self.parts)
+        return Record(payload, self._identity, self.origins, self.cut, self.parts)
 
     def child(self, payload: Any, index: int) -> Record:
         """Part ``index`` of a record that was split."""
@@ -99,7 +105,7 @@ def component(record: Record) -> str:
 def merged(payload: Any, records: Sequence[Record]) -> Record:
     """One record made of several, in order."""
     origins = tuple(origin for record in records for origin in record.origins)
-    return Record(payload, group_identity([record.identity for record in records]), origins)
+    return Record(payload, [record.identity for record in records], origins)
 
 
 class Drop:

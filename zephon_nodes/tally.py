@@ -18,6 +18,7 @@ EVERY = 7
 """Batches of which one is looked at document by document, where the mixture is in tokens: that takes longest. No power of
 two, so that all lanes have their turn."""
 
+_TOKEN_FIELDS = frozenset(("input_ids", "document_ids", "sequences"))
 _DATASET = operator.itemgetter(0)
 
 
@@ -127,8 +128,8 @@ def totals(payload: Any) -> tuple[int, int, int]:
         return len(payload), sum(one.length for one in payload.unlaid) - padding, padding
     tokens = padding = widest = 0
     open_rows = list[int]()
-    for row in payload.payloads:
-        if isinstance(row, Mapping) and "document_ids" in row and "padding_length" in row:
+    for row in _with_tokens(payload.payloads):
+        if "document_ids" in row and "padding_length" in row:
             given = row["padding_length"]
             length = len(row["document_ids"]) - given
         else:
@@ -143,6 +144,12 @@ def totals(payload: Any) -> tuple[int, int, int]:
     return len(payload), tokens, padding + len(open_rows) * widest - sum(open_rows)
 
 
+def _with_tokens(rows: Sequence[Any]) -> list[Mapping[str, Any]]:
+    """The rows that have any. Looked at for every batch, and a dict is no quick thing to be told from a ``Mapping``."""
+    dicts = [row for row in rows if type(row) is dict or isinstance(row, Mapping)]
+    return [row for row in dicts if not _TOKEN_FIELDS.isdisjoint(row)]
+
+
 def cut_documents(payload: Any) -> list[str]:
     """The datasets of documents that a row ends in the middle of. Their rest comes in another row, and counts them."""
     if not isinstance(payload, Microbatch):
@@ -151,6 +158,8 @@ def cut_documents(payload: Any) -> list[str]:
         ends = zip(payload.unlaid, payload.pointers, strict=True)
         return [pointers[-1].dataset for one, pointers in ends if one.next_id != IGNORE and pointers]
     out = []
+    if not _with_tokens(payload.payloads):
+        return []
     for row, pointers in zip(payload.payloads, payload.pointers, strict=True):
         if not isinstance(row, Mapping) or not pointers:
             continue

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from zephon_nodes.accumulator import Accumulator, Before, Place
 from zephon_nodes.collate import BlankRow
 from zephon_nodes.errors import ConfigError
-from zephon_nodes.hashing import group_identity
 from zephon_nodes.laid_rows import Unlaid
 from zephon_nodes.microbatch import Microbatch
 from zephon_nodes.node import Gives, Node, Runner, Setup
@@ -91,9 +91,9 @@ class Batch(Node):
 
         def batched(call: tuple[int, list[Record]]) -> list[Record]:
             lane, records = call
-            origins = tuple(origin for record in records for origin in record.origins)
+            origins = tuple(itertools.chain.from_iterable(record.origins for record in records))
             batch = self._microbatch(records, lane, files)
-            return [Record(batch, group_identity([r.identity for r in records]), origins)]
+            return [Record(batch, [record.identity for record in records], origins)]
 
         return batched
 
@@ -114,16 +114,16 @@ class _Batching(Accumulator):
         self._longest = 0
 
     def push(self, record: Record) -> Iterable[Any]:
-        node, out = self._node, list[Any]()
+        node, before = self._node, None
         if node.max_tokens is not None:
             length = _length(record.payload)
             if self._held and max(self._longest, length) * (len(self._held) + 1) > node.max_tokens:
-                out.append(Before(self._close()))
+                before = Before(self._close())
             self._longest = max(self._longest, length)
         self._held.append(record)
         if len(self._held) == node.microbatch_size:
-            out.append(self._close())
-        return out
+            return [self._close()] if before is None else [before, self._close()]
+        return () if before is None else [before]
 
     def _close(self) -> tuple[int, list[Record]]:
         held, self._held, self._longest = self._held, [], 0

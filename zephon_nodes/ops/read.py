@@ -118,11 +118,11 @@ class _Reader:
         units, rows = self._located(work) if left else ((), ())
         for place in left:
             unit = units[place]
-            if unit not in wanted:
-                wanted[unit] = [], []
-            places, inside = wanted[unit]
-            places.append(place)
-            inside.append(rows[place])
+            found = wanted.get(unit)
+            if found is None:
+                found = wanted[unit] = [], []
+            found[0].append(place)
+            found[1].append(rows[place])
         return wanted
 
     def _located(self, work: Chunk) -> tuple[Sequence[UnitKey], Sequence[int]]:
