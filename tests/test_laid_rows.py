@@ -53,6 +53,8 @@ def test_the_stack_is_that_of_the_rows(sequences):
     got, want = laid_rows.stack(sequences), training.stack(laid_rows.rows(sequences), PAD)
     if want["loss_mask"] is None:
         assert got.pop("loss_mask") is want.pop("loss_mask")
+        labels = training.labels(want["input_ids"], want["document_ids"], want["next_id"])
+        assert np.array_equal(got.pop("labels"), labels)
     same(got, want)
 
 

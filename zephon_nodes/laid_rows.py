@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_nodes.hashing import I64
-from zephon_nodes.training import lay
+from zephon_nodes.training import IGNORE, lay
 
 
 class Unlaid(NamedTuple):
@@ -46,16 +46,30 @@ def rows(sequences: Sequence[Unlaid]) -> list[dict[str, Any]]:
 
 
 def stack(sequences: Sequence[Unlaid]) -> dict[str, Any]:
-    """All sequences as ``training.stack`` gives their rows."""
-    mask_ = None
-    if any(one.masks is not None for one in sequences):
-        every = np.ones(sequences[0].length, np.bool_)
-        mask_ = np.stack([every if one.masks is None else mask(one) != 0 for one in sequences])
-    return {
-        **_lay(sequences, np.int64),
-        "next_id": np.array([one.next_id for one in sequences], np.int64),
-        "loss_mask": mask_,
-    }
+    """All sequences as ``training.stack`` gives their rows; and, if none has a loss mask, their ``labels``."""
+    arrays = _lay(sequences, np.int64)
+    next_id = np.array([one.next_id for one in sequences], np.int64)
+    if all(one.masks is None for one in sequences):
+        return {**arrays, "next_id": next_id, "loss_mask": None, "labels": _labels(arrays["input_ids"], sequences)}
+    every = np.ones(sequences[0].length, np.bool_)
+    masks = [every if one.masks is None else mask(one) != 0 for one in sequences]
+    return {**arrays, "next_id": next_id, "loss_mask": np.stack(masks)}
+
+
+def _labels(input_ids: I64, sequences: Sequence[Unlaid]) -> I64:
+    """``training.labels`` without a loss mask: where documents end is known here, so nothing need be compared."""
+    out = np.empty_like(input_ids)
+    flat, at, ends = out.reshape(-1), -1, []
+    flat[:-1] = input_ids.reshape(-1)[1:]
+    for one in sequences:
+        for ids in one.ids:
+            at += len(ids)
+            ends.append(at)
+        flat[at + 1 : at + 1 + one.padding] = IGNORE
+        at += one.padding
+    flat[ends] = IGNORE
+    out[:, -1] = [one.next_id for one in sequences]
+    return out
 
 
 def mask(one: Unlaid) -> npt.NDArray[Any]:

@@ -159,7 +159,9 @@ class Microbatch:
 def _token_fields(stack: Mapping[str, Any], names: Sequence[str], cross_document: bool, flat: bool) -> dict[str, Any]:
     """What is made of tokens, from the arrays of ``training.stack``."""
     ids, documents = stack["input_ids"], stack["document_ids"]
-    labels = training.labels(ids, documents, stack["next_id"], stack["loss_mask"], cross_document=cross_document)
+    labels = None if cross_document else stack.get("labels")
+    if labels is None:
+        labels = training.labels(ids, documents, stack["next_id"], stack["loss_mask"], cross_document=cross_document)
     out = {"input_ids": ids, "labels": labels, "position_ids": stack["position_ids"]}
     if "loss_mask" in names:
         out["loss_mask"] = training.loss_mask(labels)

@@ -17,6 +17,7 @@ None is a payload like any other.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -73,7 +74,7 @@ class Record:
     def __init__(
         self,
         payload: Any,
-        identity: int | list[int],
+        identity: int | list[Any],
         origins: tuple[Pointer, ...],
         cut: Cut | None = None,
         parts: tuple[tuple[str, int], ...] | None = None,
@@ -82,8 +83,7 @@ class Record:
 
     @property
     def identity(self) -> int:
-        identity = self._identity
-        return identity if isinstance(identity, int) else group_identity(identity)
+        return _resolved(self._identity)
 
     def replaced(self, payload: Any) -> Record:
         """The same record with another payload."""
@@ -102,10 +102,14 @@ def component(record: Record) -> str:
     return record.origins[0].dataset if record.origins else ""
 
 
+def _resolved(identity: Any) -> int:
+    return identity if isinstance(identity, int) else group_identity([*map(_resolved, identity)])
+
+
 def merged(payload: Any, records: Sequence[Record]) -> Record:
     """One record made of several, in order."""
-    origins = tuple(origin for record in records for origin in record.origins)
-    return Record(payload, [record.identity for record in records], origins)
+    origins = tuple(itertools.chain.from_iterable([record.origins for record in records]))
+    return Record(payload, [record._identity for record in records], origins)
 
 
 class Drop:

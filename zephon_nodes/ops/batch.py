@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,7 +12,7 @@ from zephon_nodes.laid_rows import Unlaid
 from zephon_nodes.microbatch import Microbatch
 from zephon_nodes.node import Gives, Node, Runner, Setup
 from zephon_nodes.pack_node import token_count
-from zephon_nodes.stream import Drop, Record
+from zephon_nodes.stream import Drop, Record, merged
 from zephon_nodes.work.base import check_at_least
 
 
@@ -91,9 +90,7 @@ class Batch(Node):
 
         def batched(call: tuple[int, list[Record]]) -> list[Record]:
             lane, records = call
-            origins = tuple(itertools.chain.from_iterable(record.origins for record in records))
-            batch = self._microbatch(records, lane, files)
-            return [Record(batch, [record.identity for record in records], origins)]
+            return [merged(self._microbatch(records, lane, files), records)]
 
         return batched
 
