@@ -43,3 +43,15 @@ def test_it_begins_small_grows_by_doubling_and_forgets():
     assert seen == [16, 32, 64, *[LARGEST] * 5]
     assert fed(pace, [0.01], 300).quantum == 3
     assert fed(pace, [1e-6], 300).quantum == LARGEST
+
+
+def test_it_does_not_grow_before_a_hop_that_has_begun_is_known():
+    """A process that starts for a second would else find tasks of the largest size, and the first batch behind them."""
+    pace = Pace(2)
+    for _ in range(50):
+        pace.sent(1)
+        pace.took(0, pace.quantum, 1e-5)
+    assert pace.quantum == FIRST
+    pace.took(1, FIRST, FIRST * 0.01)
+    pace.sent(1)
+    assert fed(pace, [1e-6, 0.002], 300).quantum == round(TASK_SECONDS / 0.002)

@@ -21,14 +21,25 @@ class Pace:
         self.quantum = FIRST
         self._fed = 0.0
         self._busy = [0.0] * hops
+        self._known: set[int] = set()
+        self._unknown: set[int] = set()
+
+    def sent(self, hop: int) -> None:
+        """A task of a hop is under way. Until the first one of the hop is done nobody knows how long it takes: the quantum
+        doesn't grow meanwhile, for a worker process may take a second to start."""
+        if hop not in self._known:
+            self._unknown.add(hop)
 
     def took(self, hop: int, records: int, seconds: float) -> None:
         """A task of a hop is done. The quantum changes with those of hop 0, to at most twice what it was."""
+        self._known.add(hop)
+        self._unknown.discard(hop)
         self._busy[hop] += seconds
         if hop:
             return
         self._fed += records
         slowest = max(self._busy) / self._fed
-        self.quantum = max(1, min(2 * self.quantum, LARGEST, round(TASK_SECONDS / max(slowest, 1e-9))))
+        most = self.quantum if self._unknown else 2 * self.quantum
+        self.quantum = max(1, min(most, LARGEST, round(TASK_SECONDS / max(slowest, 1e-9))))
         self._fed *= _KEPT
         self._busy = [busy * _KEPT for busy in self._busy]

@@ -638,3 +638,19 @@ def test_three_thousand_batches_kept_with_256_descriptors():
     grown, most = done.stdout.splitlines()[0].split()
     assert int(grown) <= 4 * 12 and int(most) < 150, "blocks are made as they are needed, and then no more"
     assert set(os.listdir("/dev/shm")) <= before
+
+
+def test_workers_that_hops_share_take_what_is_nearest_to_the_trainer_first():
+    from zephon_nodes.concurrency.tasks import WorkTask
+    from zephon_nodes.concurrency.threads import _LastHopFirst
+    from zephon_nodes.concurrency.wheel import STOP
+    from zephon_nodes.plan import Hop
+
+    first, last = Hop(["map"], 2, False), Hop(["map_batch"], 2, False)
+    inbox, tasks = _LastHopFirst({1: first, 3: last}), []
+    for hop in (first, last, first, last):
+        tasks.append(WorkTask(hop, []))
+        inbox.put(tasks[-1])
+    assert [inbox.get_nowait() for _ in range(3)] == [tasks[1], tasks[3], tasks[0]] and inbox.qsize() == 1
+    inbox.put(STOP)
+    assert inbox.get() is STOP and inbox.get() is tasks[2]

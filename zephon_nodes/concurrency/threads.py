@@ -14,13 +14,14 @@ driver is garbage-collected, and at interpreter exit.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from queue import Empty, SimpleQueue
+from queue import Empty, PriorityQueue, SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from zephon_nodes.concurrency.processes import WorkerProcess, pickled_hops
@@ -90,12 +91,12 @@ class ThreadDriver:
         self._out: SimpleQueue[Any] = SimpleQueue()
         self._pid = os.getpid()
         stopped = threading.Event()
-        inboxes: dict[int, SimpleQueue[Any]] = {}
+        inboxes: dict[int, Any] = {}
         workers: list[threading.Thread] = []
         processes: list[WorkerProcess] = []
         each: list[SimpleQueue[Any]] = []
         for pool in _pools(plan):
-            inbox: SimpleQueue[Any] = SimpleQueue()
+            inbox: Any = SimpleQueue() if len(pool.hops) == 1 else _LastHopFirst(pool.hops)
             inboxes |= dict.fromkeys(pool.hops, inbox)
             each += [inbox] * pool.size
             args = (inbox, self._mail, stopped)
@@ -164,10 +165,28 @@ def _pools(plan: Plan) -> list[_Pool]:
     return pools + [_Pool("processes", hops, next(iter(hops.values())).parallelism, True) for hops in shared.values()]
 
 
-def _submitter(inboxes: Mapping[int, SimpleQueue[Any]], pace: Pace) -> Submit:
+class _LastHopFirst(PriorityQueue[Any]):
+    """The inbox of workers that several hops share. A batch that is nearly ready goes before what will take longer."""
+
+    def __init__(self, hops: Mapping[int, Hop]) -> None:
+        super().__init__()
+        self._rank = {id(hop): -i for i, hop in hops.items()}
+        self._numbers = itertools.count()
+
+    def _put(self, item: Any) -> None:
+        rank = -sys.maxsize if item is STOP else self._rank[id(item.hop)]
+        super()._put((rank, next(self._numbers), item))
+
+    def _get(self) -> Any:
+        return super()._get()[2]
+
+
+def _submitter(inboxes: Mapping[int, Any], pace: Pace) -> Submit:
     def submit(i: int, hop: Hop, calls: Sequence[Any]) -> WorkTask:
         task = WorkTask(hop, calls)
         if i in inboxes:
+            if i != READERS:
+                pace.sent(i)
             inboxes[i].put(task)
         else:
             task.run()
