@@ -92,16 +92,17 @@ def test_neighbours_in_processes_are_one_hop_and_others_another():
     ]
 
 
-def test_a_graph_in_processes_does_not_read_in_them_and_leaves_cheap_nodes_to_the_driver():
+def test_a_graph_in_processes_neither_reads_in_them_nor_sends_batches_and_leaves_cheap_nodes_to_the_driver():
     pipeline = PIPE.map(same).map_group(list, 2).map(same).shuffle(4).map(same).batch(2).map_batch(same)
+    pipeline = pipeline.map_batch(same, runner="process")
     assert placed(pipeline, "process") == [
         ("read", 0, "thread"),
         ("map", 4, "process"),
         ("map_group+map_2", 4, "process"),
         ("shuffle", 0, "thread"),
         ("map_3", 4, "process"),
-        ("batch", 0, "thread"),
-        ("map_batch", 4, "process"),
+        ("batch+map_batch", 4, "thread"),
+        ("map_batch_2", 4, "process"),
     ]
 
 

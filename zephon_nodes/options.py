@@ -31,7 +31,7 @@ class Options:
     ``grad_accum``: microbatches that a rank takes an optimizer step, if the loader shall check that they are whole rounds.
     ``runner``: what runs the worker functions of nodes that weren't given one: "thread" (default; right where they release
     the GIL, as NumPy, Pillow, PyArrow and tokenizers do), "process" (right for Python-bound functions; rows are still read
-    in threads, and what holds records stays with the driver), or "inline" (everything in the caller's thread, whatever the
+    in threads, whole batches stay there unless a node says otherwise, and what holds records stays with the driver), or "inline" (everything in the caller's thread, whatever the
     nodes say: for debugging). ``parallelism``: workers of a hop that wasn't given any.
     ``prefetch``: finished outputs held ready, over all owned lanes (at least one a lane).
     ``at_end``: see ``lanes``; by default "pad" where ranks can agree through torch.distributed ("drop" if the graph has no

@@ -149,7 +149,8 @@ def compile_graph(
     nodes: Sequence[Node], setups: Sequence[Setup], source: Source, parallelism: int, runs_in: Workers = "thread"
 ) -> Plan:
     """The plan of a chain. ``parallelism``: workers of a hop that wasn't given any; 0 runs everything inline. ``runs_in``:
-    what they are where a node doesn't say; rows are read in threads even so."""
+    what they are where a node doesn't say. Even so, rows are read in threads, and whole batches stay in them: they are worth
+    a crossing only if a function says so itself."""
     hops: list[Hop] = []
     for node, setup in zip(nodes, setups, strict=True):
         _add(hops, node, setup, parallelism, runs_in)
@@ -186,7 +187,8 @@ def _add(hops: list[Hop], node: Node, setup: Setup, parallelism: int, runs_in: W
     own = node.parallelism if parallelism else 0
     default = 0 if node.cheap and node.runner is None else parallelism
     wish = default if own is None else own
-    runner = "thread" if wish == 0 else node.runner or ("thread" if node.source is None else runs_in)
+    in_threads = node.source is None or node.source.gives == "batches"
+    runner = "thread" if wish == 0 else node.runner or ("thread" if in_threads else runs_in)
     worker = node.worker(setup)
     if node.holds or node.source is None:
         hop = Hop([setup.name], wish, own is not None, counts=node.counts, runner=runner)
