@@ -142,3 +142,21 @@ def test_a_digest_is_the_same_in_another_process():
         == content_digest(eval(value))
         == "41a1d34b832fe566974657ee71202bb2632362c7a9820bd80cec1dce10f3305d"
     )
+
+
+class Slotted:
+    __slots__ = ("__a", "never")
+
+    def __init__(self, a):
+        self.__a = a
+
+
+class Both(Slotted):
+    def __init__(self, a, b):
+        super().__init__(a)
+        self.b = b
+
+
+def test_attributes_in_slots_count():
+    assert content_digest(Slotted(1)) == content_digest(Slotted(1)) != content_digest(Slotted(2))
+    assert len({content_digest(Both(a, b)) for a in (1, 2) for b in (1, 2)}) == 4

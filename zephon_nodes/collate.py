@@ -107,6 +107,8 @@ def renamed(fields: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, A
 
 def converted(value: Any, backend: str) -> Any:
     """Arrays as tensors for "torch" (sharing memory), tensors as arrays for "numpy"; other values as they are."""
+    if backend == "numpy" and isinstance(value, np.ndarray):
+        return value
     import torch
 
     if backend == "torch":

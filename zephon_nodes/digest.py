@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import decimal
 import hashlib
 import struct
 import sys
+import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -64,7 +66,7 @@ def _array(value: Any) -> Iterator[bytes]:
     array = _as_array(value)
     if array is None:
         yield from (b"object", f"{type(value).__module__}.{type(value).__qualname__}".encode())
-        yield from _canonical(getattr(value, "__dict__", None))
+        yield from _canonical(_attributes(value))
     elif array.dtype == object:
         yield from (b"array", str(array.shape).encode())
         yield from _canonical(array.ravel().tolist())
@@ -74,6 +76,17 @@ def _array(value: Any) -> Iterator[bytes]:
     palette = getattr(value, "getpalette", None)
     if palette is not None:
         yield from _canonical([getattr(value, "mode", None), palette()])
+
+
+def _attributes(value: Any) -> dict[str, Any] | None:
+    """What an object holds, in its ``__dict__`` and in slots; None if it has neither."""
+    found = dict(getattr(value, "__dict__", {}))
+    slots = [vars(kind) for kind in type(value).__mro__ if "__slots__" in vars(kind)]
+    members = [(name, m) for names in slots for name, m in names.items() if isinstance(m, types.MemberDescriptorType)]
+    for name, member in members:
+        with contextlib.suppress(AttributeError):  # never set
+            found[name] = member.__get__(value)
+    return found if found or members or hasattr(value, "__dict__") else None
 
 
 def _as_bytes(value: Any) -> Any:

@@ -282,7 +282,7 @@ class Session:
             )
         was, (span, taken, token) = self._lanes[output.lane], output.cut
         self.tally.add(output.payload, output.origins, self._target(span))
-        after = replace(was, span=span, taken=taken, token=token, rounds=was.rounds + 1)
+        after = was.after(span, taken, token)
         if output.drops:
             failed = self._count(output.drops)
             after = replace(after, dropped=was.dropped + _sum(output.drops), failed=was.failed + failed)

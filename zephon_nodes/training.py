@@ -10,6 +10,7 @@ every step from a token to the next one in its document is trained exactly once,
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -73,7 +74,7 @@ def lay(
         }
     # "unsafe": they are ints, or empty lists, which numpy takes for floats.
     input_ids: npt.NDArray[Any] = np.concatenate(parts, out=np.empty(total, dtype), casting="unsafe")
-    starts: npt.NDArray[Any] = np.cumsum([0, *counts[:-1]], dtype=dtype)
+    starts: npt.NDArray[Any] = np.array([0, *itertools.accumulate(counts[:-1])], dtype)
     position_ids: npt.NDArray[Any] = np.arange(total, dtype=dtype)
     position_ids -= starts.repeat(counts)
     document_ids = np.array(numbers, np.int32).repeat(counts)

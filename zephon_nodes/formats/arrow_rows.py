@@ -95,6 +95,9 @@ class ArrowUnit(Unit):
             if len(index) == 1:
                 return [BadRow(self._cause(readers, index))]
             return [payload for row in index for payload in self._take(number, [row])]
+        if len(columns) == 1:
+            name = self._names[0]
+            return [{name: value} for value in columns[0]]
         return [dict(zip(self._names, values, strict=True)) for values in zip(*columns, strict=True)]
 
     def _cause(self, readers: Sequence[Reader], row: list[int]) -> Exception:
