@@ -1,6 +1,6 @@
 """zephon_nodes with its nodes for images: ``LoadImages`` (JPEGs are decoded at a smaller scale, pixels differ by a few of
 255), ``PackImages``, ``CollateImages``. pixels=uint8 leaves normalising to the device, a quarter of the bytes.
-resample=bilinear_fast resizes by torch, at most 10 of 255 away from Pillow in photos (``multimodal/transform.py``)."""
+resample=bilinear_fast resizes by torch. How far pixels are from the other systems': ``pixels.py``."""
 
 import numpy as np
 from common import EOS, IMG_ID, SEQ, W2_BINS, W2_MB, tokenizer
