@@ -121,7 +121,8 @@ class Wheel:
         return out.get()  # type: ignore[no-any-return]
 
     def _take(self) -> None:
-        self._counters.driver_waited += time.perf_counter() - self._idle_since
+        since, self._idle_since = self._idle_since, time.perf_counter()
+        self._counters.driver_waited += self._idle_since - since
 
     def _step(self) -> bool:
         self._engine.quantum = self._pace.quantum
