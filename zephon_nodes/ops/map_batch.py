@@ -16,8 +16,9 @@ class MapBatch(FunctionNode):
 
     None leaves the batch out; its rows stand in the drop report as "left out". Blank batches at the end of data
     (at_end="pad", the default on several ranks) go through the function as well; it is tried on one when the run is made,
-    and a ``ConfigError`` says so if it can't. See ``FunctionNode`` for ``rng``, ``seed`` and ``version``. Raises as ``Map``
-    does.
+    and a ``ConfigError`` says so if it can't. In a graph with ``runner="process"`` it works in threads all the same, for a
+    batch is large to send; ``runner="process"`` here sends it. See ``FunctionNode`` for ``rng``, ``seed`` and ``version``.
+    Raises as ``Map`` does.
 
     >>> graph = Pipeline(StaticMixtureWorkSource([rows])).batch(2).map_batch(lambda batch: batch.to_training())
     >>> sorted(next(iter(graph)))
