@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from zephon_nodes import Dataset, Pipeline, StaticMixtureWorkSource
 from zephon_nodes.digest import content_digest
 
 LEAF = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
@@ -160,3 +161,14 @@ class Both(Slotted):
 def test_attributes_in_slots_count():
     assert content_digest(Slotted(1)) == content_digest(Slotted(1)) != content_digest(Slotted(2))
     assert len({content_digest(Both(a, b)) for a in (1, 2) for b in (1, 2)}) == 4
+
+
+def test_a_batch_counts_by_its_rows_whether_or_not_they_were_looked_at():
+    def batch(seed):
+        rows = [{"input_ids": np.arange(n + 1, dtype=np.int32)} for n in range(9)]
+        source = StaticMixtureWorkSource([Dataset.from_rows("d", rows)], seed=seed)
+        return next(iter(Pipeline(source, runner="inline").pack_flat(8).batch(2)))
+
+    seen = batch(1)
+    assert seen.payloads and batch(1).unlaid
+    assert content_digest({"batch": batch(1)}) == content_digest({"batch": seen}) != content_digest({"batch": batch(2)})

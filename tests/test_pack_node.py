@@ -147,6 +147,7 @@ NO_DOCUMENTS = {
     "an id beyond int32": {"input_ids": [1, 2**40]},
     "a short loss_mask": {"input_ids": [1, 2], "loss_mask": [1]},
     "a long loss_mask": {"input_ids": [1, 2], "loss_mask": [1, 1, 0]},
+    "a loss_mask of two axes": {"input_ids": [1, 2], "loss_mask": [[1], [1]]},
     "no loss_mask": {"input_ids": [1, 2], "loss_mask": None},
 }
 

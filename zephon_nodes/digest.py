@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zephon_nodes.microbatch import Microbatch
+
 _BY_REPR = (complex, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, range)
 
 
@@ -41,6 +43,8 @@ def _canonical(value: Any) -> Iterator[bytes]:
         for key in sorted(value, key=lambda key: (type(key).__name__, str(key))):
             yield from _canonical(key)
             yield from _canonical(value[key])
+    elif isinstance(value, Microbatch):
+        yield from (kind, *_canonical([value.payloads, value.pointers, value.lane]))
     elif isinstance(value, (set, frozenset)):
         yield from (b"set", b"%d" % len(value), *sorted(content_digest(member).encode() for member in value))
     elif isinstance(value, (list, tuple)):

@@ -141,7 +141,7 @@ def check_document(payload: Any, aligned: Sequence[str] = ()) -> int:
                 f"field {field!r} is {'null' if field in payload else 'missing'}; it must go along with input_ids"
             )
         shape = np.shape(payload[field])
-        if not shape or shape[0] != length:
+        if not shape or shape[0] != length or (field == "loss_mask" and len(shape) > 1):
             raise ValueError(f"field {field!r} has shape {shape}, but input_ids of its document has {length} tokens")
     return length
 

@@ -20,12 +20,13 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
-from threads import in_thread, running
+from threads import in_thread, running, still_running
 from tokenizers_for_tests import train_tokenizer
 from workers import alive, descriptors, gone, worker_pids
 
 from multimodal import FixedGrid, LoadImages
 from zephon_nodes import (
+    ClosedError,
     ConfigError,
     Dataset,
     Emit,
@@ -653,4 +654,44 @@ def test_workers_that_hops_share_take_what_is_nearest_to_the_trainer_first():
         inbox.put(tasks[-1])
     assert [inbox.get_nowait() for _ in range(3)] == [tasks[1], tasks[3], tasks[0]] and inbox.qsize() == 1
     inbox.put(STOP)
-    assert inbox.get() is STOP and inbox.get() is tasks[2]
+    assert inbox.get() is tasks[2] and inbox.get() is STOP
+
+
+def test_a_signal_handler_may_close_while_the_trainer_hands_a_task_to_shared_workers(monkeypatch):
+    """The trainer runs the engine itself, so a handler may come in the middle of a queue: none may need a lock to be told to end."""
+    from zephon_nodes.concurrency.threads import _LastHopFirst
+    from zephon_nodes.concurrency.wheel import STOP, Stopped
+
+    put, closed = _LastHopFirst.put, []
+
+    def interrupted(self, task):
+        if task is not STOP and len(closed) == 0 and threading.current_thread() is threading.main_thread():
+            closed.append(True)
+            self._tasks[id(task.hop)].put(task)
+            pipeline.close()
+            self._ready.put(task)
+            return
+        put(self, task)
+
+    monkeypatch.setattr("zephon_nodes.concurrency.wheel._SHORT_SECONDS", 1e9)
+    monkeypatch.setattr(_LastHopFirst, "put", interrupted)
+    pipeline = (
+        Pipeline(
+            StaticMixtureWorkSource([Dataset.from_rows("d", [{"v": i} for i in range(4000)])]),
+            runner="process",
+            parallelism=1,
+            prefetch=1,
+        )
+        .map(dict)
+        .shuffle(4)
+        .map(dict)
+        .batch(2)
+    )
+    with pytest.raises(ClosedError):
+        for _ in pipeline:
+            pass
+    assert closed and still_running() == []
+    stop = Stopped()
+    assert not stop.wait(0.0)
+    stop.set()
+    assert stop.wait(60.0) and stop.is_set()

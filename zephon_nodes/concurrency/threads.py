@@ -14,19 +14,19 @@ driver is garbage-collected, and at interpreter exit.
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import os
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from queue import Empty, PriorityQueue, SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from zephon_nodes.concurrency.processes import WorkerProcess, pickled_hops
 from zephon_nodes.concurrency.tasks import WorkTask
-from zephon_nodes.concurrency.wheel import STOP, Crash, Wheel
+from zephon_nodes.concurrency.wheel import STOP, Crash, Stopped, Wheel
 from zephon_nodes.engine import READERS, Engine, Event, Output, Submit
 from zephon_nodes.errors import ClosedError
 from zephon_nodes.pace import Pace
@@ -90,7 +90,7 @@ class ThreadDriver:
         self._mail: SimpleQueue[Any] = SimpleQueue()
         self._out: SimpleQueue[Any] = SimpleQueue()
         self._pid = os.getpid()
-        stopped = threading.Event()
+        stopped = Stopped()
         inboxes: dict[int, Any] = {}
         workers: list[threading.Thread] = []
         processes: list[WorkerProcess] = []
@@ -117,8 +117,12 @@ class ThreadDriver:
         driver = _thread("driver", self._wheel.drive)
         ends = _Ends(driver, workers, processes, self._mail, each, self._out, stopped)
         self._end = weakref.finalize(self, _end, ends, self._pid)
-        for thread in [driver, *workers]:
-            thread.start()
+        try:
+            for thread in [driver, *workers]:
+                thread.start()
+        except BaseException:  # nobody else has this yet, to close it
+            self._end()
+            raise
 
     def get(self) -> Event:
         if os.getpid() != self._pid:
@@ -165,20 +169,36 @@ def _pools(plan: Plan) -> list[_Pool]:
     return pools + [_Pool("processes", hops, next(iter(hops.values())).parallelism, True) for hops in shared.values()]
 
 
-class _LastHopFirst(PriorityQueue[Any]):
-    """The inbox of workers that several hops share. A batch that is nearly ready goes before what will take longer."""
+class _LastHopFirst:
+    """The inbox of workers that several hops share. A batch that is nearly ready goes before what will take longer.
+
+    Made of queues that may be used in the middle of being used, by a signal handler or the garbage collector."""
 
     def __init__(self, hops: Mapping[int, Hop]) -> None:
-        super().__init__()
-        self._rank = {id(hop): -i for i, hop in hops.items()}
-        self._numbers = itertools.count()
+        self._tasks: dict[int, SimpleQueue[Any]] = {id(hops[i]): SimpleQueue() for i in sorted(hops, reverse=True)}
+        self._ready: SimpleQueue[Any] = SimpleQueue()
 
-    def _put(self, item: Any) -> None:
-        rank = -sys.maxsize if item is STOP else self._rank[id(item.hop)]
-        super()._put((rank, next(self._numbers), item))
+    def put(self, task: Any) -> None:
+        if task is not STOP:
+            self._tasks[id(task.hop)].put(task)
+        self._ready.put(task)
 
-    def _get(self) -> Any:
-        return super()._get()[2]
+    def get(self) -> Any:
+        return self._first(self._ready.get())
+
+    def get_nowait(self) -> Any:
+        return self._first(self._ready.get_nowait())
+
+    def qsize(self) -> int:
+        return self._ready.qsize()
+
+    def _first(self, said: Any) -> Any:
+        """As many tasks are there as were said to be and not taken, so one is found; it needn't be the one that was said."""
+        while said is not STOP:
+            for tasks in self._tasks.values():
+                with contextlib.suppress(Empty):
+                    return tasks.get_nowait()
+        return STOP
 
 
 def _submitter(inboxes: Mapping[int, Any], pace: Pace) -> Submit:
@@ -208,7 +228,7 @@ def _thread(name: str, target: Callable[..., None], *args: Any) -> threading.Thr
     return threading.Thread(target=target, args=args, name=f"zephon {name}", daemon=True)
 
 
-def _work(inbox: SimpleQueue[Any], mail: SimpleQueue[Any], stopped: threading.Event) -> None:
+def _work(inbox: SimpleQueue[Any], mail: SimpleQueue[Any], stopped: Stopped) -> None:
     while (task := inbox.get()) is not STOP:
         if not stopped.is_set():
             try:
@@ -219,7 +239,7 @@ def _work(inbox: SimpleQueue[Any], mail: SimpleQueue[Any], stopped: threading.Ev
 
 
 def _work_in_process(
-    process: WorkerProcess, idle: list[None], inbox: SimpleQueue[Any], mail: SimpleQueue[Any], stopped: threading.Event
+    process: WorkerProcess, idle: list[None], inbox: SimpleQueue[Any], mail: SimpleQueue[Any], stopped: Stopped
 ) -> None:
     """Serves a process, which has a second task at hand while it works on the first: an answer waits for this thread to get
     the GIL. ``idle``: an entry for each process of the pool that has none; the next tasks are theirs."""
@@ -259,7 +279,7 @@ class _Ends(NamedTuple):
     mail: SimpleQueue[Any]
     inboxes: Sequence[SimpleQueue[Any]]
     out: SimpleQueue[Any]
-    stopped: threading.Event
+    stopped: Stopped
 
 
 def _end(ends: _Ends, pid: int) -> None:

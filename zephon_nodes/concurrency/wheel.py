@@ -12,9 +12,10 @@ engine has no influence on what comes out of it.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from zephon_nodes.concurrency.tasks import WorkTask
@@ -37,6 +38,29 @@ class Crash:
         self.error = error
 
 
+class Stopped:
+    """Whether all is to end. Without a lock: a signal handler or the garbage collector may say so in the middle of anything,
+    also of a look at it."""
+
+    def __init__(self) -> None:
+        self._said = False
+        self._bell: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        self._said = True
+        self._bell.put(None)
+
+    def is_set(self) -> bool:
+        return self._said
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it is said within a time."""
+        if not self._said:
+            with contextlib.suppress(Empty):
+                self._bell.get(timeout=seconds)
+        return self._said
+
+
 class Wheel:
     """The engine of a run, its mail and its outbox. ``drive``: what the driver's thread does. ``next``: the next event, for
     the trainer's. ``left``: when the trainer last went away, set by it."""
@@ -48,7 +72,7 @@ class Wheel:
         plan: Plan,
         mail: SimpleQueue[Any],
         out: SimpleQueue[Any],
-        stopped: threading.Event,
+        stopped: Stopped,
     ) -> None:
         self._engine, self._pace, self._mail, self._out, self._stopped = engine, pace, mail, out, stopped
         self._warm, self._counters = plan.warm, plan.counters
@@ -63,9 +87,12 @@ class Wheel:
     def drive(self) -> None:
         """Runs the engine into the outbox whenever the trainer doesn't, until told to stop."""
         while not self._stopped.is_set():
-            with self._turn:
-                if not (self._wanted or self._fill()):
-                    return
+            if self._turn.acquire(blocking=False):
+                try:
+                    if not (self._wanted or self._fill()):
+                        return
+                finally:
+                    self._turn.release()
             visits = -1
             while self._wanted or visits != self._visits:
                 visits = self._visits
