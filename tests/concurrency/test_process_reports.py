@@ -119,19 +119,20 @@ def test_too_few_descriptors_are_an_error_that_says_so_and_no_hang():
 
 SOAK = """
 import gc, time
+from pathlib import Path
 graph = Pipeline(source(2000), runner="process", parallelism=2).map(
     lambda p: {"x": np.full(50_000 + 1000 * (p["v"] % 50), p["v"] % 250, np.uint8), "t": "text" * 100}
 ).shuffle(200).batch(4)
 
 def seen():
     gc.collect()
-    pages = [int(open(f"/proc/{pid}/statm").read().split()[1]) for pid in [os.getpid(), *children()]]
+    pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in [os.getpid(), *children()]]
     return sum(pages) * 4096, len(os.listdir("/proc/self/fd"))
 
 def children():
     out = []
     for task in os.listdir("/proc/self/task"):
-        out += open(f"/proc/self/task/{task}/children").read().split()
+        out += Path(f"/proc/self/task/{task}/children").read_text().split()
     return out
 
 until, figures = time.monotonic() + SECONDS, []
