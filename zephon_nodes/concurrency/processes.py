@@ -91,7 +91,7 @@ class WorkerProcess:
         self._poll = select.poll()
         self._code: int | None = None
         self.tasks: deque[WorkTask] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may end a run in the middle of a look at its process
 
     def __enter__(self) -> WorkerProcess:
         try:
