@@ -92,6 +92,7 @@ class Node(BaseNode[Any]):  # type: ignore[misc]
     tokenizes: ClassVar[bool] = False
     reorders: ClassVar[bool] = False
     lays: ClassVar[bool] = False
+    """Takes sequences of ``laid_rows`` from a packing node right below it, and lays them out."""
     ours: ClassVar[bool] = False
     """Nothing that users wrote runs in this node's accumulator, nor in its worker function. Not inherited."""
     rounds: int | None = None

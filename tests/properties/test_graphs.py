@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 from collections import Counter
+from unittest import mock
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zephon_nodes import Dataset, Loader, Pipeline, StateError, StaticMixtureWorkSource
+from zephon_nodes.concurrency import wheel
 from zephon_nodes.testing import (
     assert_any_schedule,
     assert_any_world,
@@ -34,6 +36,9 @@ def test_any_runner_gives_what_plain_python_gives(graph, seed):
     ):
         with graph.pipeline(**options) as pipeline:
             assert [plain(output) for output in pipeline] == want
+    # Too few outputs for the trainer to be found a quick one, who runs the engine itself: here it is one from the start.
+    with mock.patch.object(wheel, "_SHORT_SECONDS", 1e9), graph.pipeline(parallelism=2, prefetch=2) as pipeline:
+        assert [plain(output) for output in pipeline] == want
 
 
 @given(graphs())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from unittest import mock
 
 import numpy as np
 from graphs import tokens
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zephon_nodes import Concat, Dataset, Filter, Map, Mix, Phases, Pipeline, StaticMixtureWorkSource, TokenEstimation
+from zephon_nodes.concurrency import wheel
 from zephon_nodes.testing import assert_any_schedule, assert_any_world, assert_resumes_everywhere
 
 TOKENS_A_ROW = {"a": 9, "b": 4, "c": 2}
@@ -126,6 +128,12 @@ def token_graphs(draw, steps=(*STEPS, *LOSING), ends=tuple(ENDS)):
 @given(token_graphs())
 def test_knobs_never_change_data(graph):
     assert_any_schedule(graph.pipeline, schedules=1)
+
+
+@given(token_graphs())
+def test_a_trainer_that_runs_the_engine_itself_gets_the_same(graph):
+    with mock.patch.object(wheel, "_SHORT_SECONDS", 1e9):
+        assert_any_schedule(graph.pipeline, schedules=0)
 
 
 @given(token_graphs())

@@ -65,7 +65,7 @@ class Source(ABC):
 
     ``num_lanes``: fixed number of logical streams. ``flush_every``: chunks in a span, the distance between two places
     that a checkpoint can go back to; longer spans pad and reorder less, shorter ones resume faster.
-    ``mixes``: whether it has ``shares``. ``endless``: True when no lane ever ends, which spares ranks from having to agree on the end.
+    ``ours``: nothing that users wrote runs in it; not inherited. ``mixes``: whether it has ``shares``. ``endless``: True when no lane ever ends, which spares ranks from having to agree on the end.
     """
 
     num_lanes: int
