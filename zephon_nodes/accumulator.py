@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zephon_nodes.stream import Pointer, Record
+from zephon_nodes.stream import Pointer, Record, Together
 
 if TYPE_CHECKING:
     from zephon_nodes.work.base import Source
@@ -61,6 +61,11 @@ class Accumulator(ABC):
     @abstractmethod
     def push(self, record: Record) -> Iterable[Any]:
         """The calls that are complete now."""
+
+    def push_together(self, rows: Together) -> list[tuple[int, Any]] | None:
+        """The same as pushing each of them: the calls that are complete now, with how many of the records had been pushed
+        by then. None, and nothing done, if they have to be pushed one by one. May be left as it is: it saves time."""
+        return None
 
     @abstractmethod
     def flush(self) -> Iterable[Any]:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from zephon_nodes.accumulator import Accumulator, Before, Grouping, Place
 from zephon_nodes.errors import StateError, named
 from zephon_nodes.plan import Counted, Hop, Plan
-from zephon_nodes.stream import Cut, Drop, End, Failure, Flush, Item, Pointer, Record
+from zephon_nodes.stream import Cut, Drop, End, Failure, Flush, Item, Origins, Pointer, Record, Together, pointers_of
 from zephon_nodes.work.base import QUANTUM, Ahead
 
 KEPT_DROPS = 1000
@@ -61,14 +61,18 @@ class Limits(NamedTuple):
 
 class Output(NamedTuple):
     """One output of the root. ``drops``: what was left out since the lane's previous output. ``sure``: rounds that the
-    lane is sure to reach. ``origins``: the rows that it is made of."""
+    lane is sure to reach. ``made_of``: the rows, see ``stream.Origins``."""
 
     lane: int
     payload: Any
     cut: Cut
     drops: tuple[Drop, ...]
     sure: int
-    origins: tuple[Pointer, ...] = ()
+    made_of: Origins = ()
+
+    @property
+    def origins(self) -> tuple[Pointer, ...]:
+        return pointers_of(self.made_of)
 
 
 class LaneEnd(NamedTuple):
@@ -288,10 +292,13 @@ class Engine:
         self._queues[i].append((lane, task))
         self._count(lane, 1)
 
-    def _accumulate(self, i: int, hop: Hop, lane: _Lane, items: Sequence[Item]) -> list[Any]:
+    def _accumulate(self, i: int, hop: Hop, lane: _Lane, items: Sequence[Item | Together]) -> list[Any]:
         accumulator, calls, counts = lane.accumulators[i], list[Any](), hop.counts
         push = accumulator.push
         for item in items:
+            if isinstance(item, Together):
+                calls += self._together(i, hop, lane, item)
+                continue
             if counts and not lane.count(item):
                 continue
             if type(item) is not Record:
@@ -307,6 +314,19 @@ class Engine:
             except Exception as error:  # noqa: BLE001 - raised with its place, or dropped and counted
                 calls += _refused(hop, [item.origins], error)
         return calls
+
+    def _together(self, i: int, hop: Hop, lane: _Lane, rows: Together) -> list[Any]:
+        """As ``_accumulate`` for each of the records."""
+        counts = hop.counts
+        done = None
+        if not counts or lane.ordinal >= lane.skip:
+            done = lane.accumulators[i].push_together(rows)
+        if done is None:
+            return self._accumulate(i, hop, lane, rows.records())
+        if not counts:
+            return [call for _, call in done]
+        cut, lane.ordinal = lane.cut, lane.ordinal + len(rows.payloads)
+        return [Counted(cut._replace(taken=cut.taken + pushed), call) for pushed, call in done]
 
     def _mark(self, i: int, lane: _Lane, mark: Flush | End) -> None:
         """A mark comes to hop ``i``: what the accumulator holds goes first, then the mark."""
@@ -361,7 +381,7 @@ class Engine:
                 break
             else:
                 cut = item.cut if self._plan.counted and item.cut else lane.cut
-                lane.finished.append(Output(lane.lane, item.payload, cut, lane.taken_drops(cut), 0, item.origins))
+                lane.finished.append(Output(lane.lane, item.payload, cut, lane.taken_drops(cut), 0, item.made_of))
         self._emit()
 
     def _tail_mark(self, lane: _Lane, mark: Flush | End) -> None:

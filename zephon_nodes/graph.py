@@ -45,10 +45,10 @@ class Graph:
         runs_in: Workers = "thread",
     ) -> Plan:
         cache = source.units_in_use(lanes)
-        lay = [node.lays for _, node in named[1:]] + [False]
+        following: list[Node | None] = [*(node for _, node in named[1:]), None]
         setups = [
-            Setup(name, node.on_error or self._on_error, source, cache, later)
-            for (name, node), later in zip(named, lay, strict=True)
+            Setup(name, node.on_error or self._on_error, source, cache, _lays(behind), _takes_together(behind))
+            for (name, node), behind in zip(named, following, strict=True)
         ]
         return compile_graph([node for _, node in named], setups, source, parallelism, runs_in)
 
@@ -65,6 +65,14 @@ class Graph:
                 "on_error": {name: policy for name, policy in policies.items() if policy != "raise"},
             }
         )
+
+
+def _lays(node: Node | None) -> bool:
+    return node is not None and node.lays
+
+
+def _takes_together(node: Node | None) -> bool:
+    return node is not None and node.takes_together and not node.parallelism and node.runner is None
 
 
 def _settings(name: str, node: Node) -> dict[str, Any]:

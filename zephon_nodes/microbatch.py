@@ -9,7 +9,7 @@ from zephon_nodes import laid_rows, training
 from zephon_nodes.collate import DERIVED, assembled_row, converted, payload_field, renamed
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.laid_rows import Unlaid
-from zephon_nodes.stream import Pointer, split_pass
+from zephon_nodes.stream import Origins, Pointer, Run, pointers_of, split_pass
 
 Files: TypeAlias = "Mapping[str, Sequence[str] | Mapping[int, str]]"
 
@@ -46,19 +46,32 @@ class Microbatch:
     [Origin(dataset='demo', file='rows', row=1, epoch=0, pass_=0, shard=0)]
     """
 
-    __slots__ = ("_payloads", "files", "lane", "pad_token_id", "pointers", "unlaid")
+    __slots__ = ("_made_of", "_payloads", "files", "lane", "pad_token_id", "unlaid")
 
     def __init__(
         self,
         payloads: list[Any],
-        pointers: list[tuple[Pointer, ...]],
+        pointers: Sequence[Origins | Run],
         lane: int,
         files: Files,
         pad_token_id: int = 0,
     ) -> None:
         self.unlaid: list[Unlaid] | None = None
         self.payloads = payloads
-        self.pointers, self.lane, self.files, self.pad_token_id = pointers, lane, files, pad_token_id
+        self._made_of, self.lane, self.files, self.pad_token_id = pointers, lane, files, pad_token_id
+
+    @property
+    def pointers(self) -> list[tuple[Pointer, ...]]:
+        if any(isinstance(row, (list, Run)) for row in self._made_of):
+            found: list[tuple[Pointer, ...]] = []
+            for row in self._made_of:
+                found += [(at,) for at in row.pointers()] if isinstance(row, Run) else [pointers_of(row)]
+            self._made_of = found
+        return self._made_of  # type: ignore[return-value]
+
+    @pointers.setter
+    def pointers(self, given: Sequence[Origins | Run]) -> None:
+        self._made_of = given
 
     @property
     def payloads(self) -> list[Any]:

@@ -42,13 +42,14 @@ N = TypeVar("N", bound="Node")
 
 class Setup(NamedTuple):
     """What a worker function may know: its node's name, what to do with a bad record, where rows lie, and whether a node
-    follows that lays packed sequences out itself (see ``laid_rows``)."""
+    follows that lays packed sequences out itself (see ``laid_rows``), or takes rows ``together`` (see ``stream``)."""
 
     name: str
     on_error: OnError
     source: Source
     cache_units: int = 16
     laid_later: bool = False
+    together: bool = False
 
     def failed(self, origins: tuple[Pointer, ...], error: BaseException) -> Drop | Failure:
         """What becomes of a record that ``error`` happened to, by the policy."""
@@ -93,6 +94,8 @@ class Node(BaseNode[Any]):  # type: ignore[misc]
     reorders: ClassVar[bool] = False
     lays: ClassVar[bool] = False
     """Takes sequences of ``laid_rows`` from a packing node right below it, and lays them out."""
+    takes_together: ClassVar[bool] = False
+    """Its accumulator has a ``push_together``."""
     ours: ClassVar[bool] = False
     """Nothing that users wrote runs in this node's accumulator, nor in its worker function. Not inherited."""
     rounds: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -12,7 +13,7 @@ from zephon_nodes.errors import ConfigError
 from zephon_nodes.hashing import child_identity
 from zephon_nodes.node import Gives, Node, OnError, Runner
 from zephon_nodes.packing import Packer, Part, check_overlong, overlong_reason, packer
-from zephon_nodes.stream import Drop, Pointer, Record
+from zephon_nodes.stream import Drop, Piece, Pointer, Record, Row, Together
 
 Homogeneity: TypeAlias = "Literal['none', 'component'] | Mapping[str, Sequence[str]]"
 Length: TypeAlias = Callable[[Any], int]
@@ -24,6 +25,7 @@ class PackNode(Node):
     takes = ("rows",)
     holds = True
     cheap = True
+    takes_together = True
 
     def __init__(  # noqa: PLR0913
         self,
@@ -115,12 +117,29 @@ class _Packing(Accumulator):
             reason = overlong_reason(length, node.max_length, node.overlong)
             if reason is not None:
                 return [Drop(self._name, reason, record.origins)]
-        group = node.group_of(record)
+        return self._packer(node.group_of(record)).add(record, length)
+
+    def push_together(self, rows: Together) -> list[tuple[int, Any]] | None:
+        node = self._node
+        try:
+            lengths = [*map(node.length, rows.payloads)]
+        except Exception:  # noqa: BLE001 - comes again when the record is pushed by itself
+            return None
+        if node.homogeneity != "none" or (node.overlong != "split" and max(lengths) > node.max_length):
+            return None
+        add, done = self._packer("").add, []
+        for pushed, (row, length) in enumerate(zip(rows.rows(), lengths, strict=True), 1):
+            for call in add(row, length):
+                done.append((pushed, call))
+        return done
+
+    def _packer(self, group: str) -> Packer:
         found = self._packers.get(group)
         if found is None:
+            node = self._node
             found = packer(node.algorithm, node.max_length, node.num_bins, node.max_documents)
             self._packers[group] = found
-        return found.add(record, length)
+        return found
 
     def flush(self) -> Iterable[list[Part]]:
         return [parts for found in self._packers.values() for parts in found.flush()]
@@ -165,6 +184,10 @@ def token_count(payload: Any) -> int:
 
 def packed_record(payload: Any, parts: Sequence[Part]) -> Record:
     """The record of a sequence: its identity is made of the parts' in order, its origins are theirs."""
+    if all(type(part[0]) is Row for part in parts):
+        # Not the documents, which would live as long as the batch.
+        pieces = [_piece((doc.chunk, doc.place, start, stop)) for doc, start, stop, _ in parts]
+        return Record(payload, pieces, pieces, parts=pieces)
     members: list[int] = []
     origins: list[Pointer] = []
     sizes: list[tuple[str, int]] = []
@@ -174,6 +197,10 @@ def packed_record(payload: Any, parts: Sequence[Part]) -> Record:
         origins += rows
         sizes.append((rows[0].dataset if rows else "", stop - start))
     return Record(payload, members, tuple(origins), parts=tuple(sizes))
+
+
+_piece: Callable[[Any], Piece] = functools.partial(tuple.__new__, Piece)
+"""As ``Piece._make``, without a frame of Python."""
 
 
 def next_token(part: Part) -> int:

@@ -20,9 +20,11 @@ Rules that hold for all:
 
 from __future__ import annotations
 
+import functools
 import sys
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from zephon_nodes.errors import ConfigError, RowError
@@ -38,6 +40,10 @@ class Part(NamedTuple):
     start: int
     stop: int
     length: int
+
+
+_part: Callable[[Any], Part] = functools.partial(tuple.__new__, Part)
+"""As ``Part._make``, without a frame of Python."""
 
 
 class Packer(ABC):
@@ -107,26 +113,24 @@ class FirstFit(Packer):
         done, rest = _windows(doc, length, self.max_length)
         if rest is None:
             return done
-        need = rest.stop - rest.start
-        index = self._first_with(need)
-        if index is None:
-            if len(self._bins) == self._num_bins:
+        need = rest[2] - rest[1]
+        rooms, index = self._rooms, 0
+        for room in rooms:
+            if room >= need:
+                break
+            index += 1
+        else:
+            if index == self._num_bins:
                 done.append(self._leave(0))
-            index = len(self._bins)
-            self._rooms.append(self.max_length)
+                index -= 1
+            rooms.append(self.max_length)
             self._bins.append([])
         parts = self._bins[index]
         parts.append(rest)
-        self._rooms[index] -= need
-        if not self._rooms[index] or len(parts) >= self._cap:
+        rooms[index] -= need
+        if not rooms[index] or len(parts) >= self._cap:
             done.append(self._leave(index))
         return done
-
-    def _first_with(self, need: int) -> int | None:
-        for index, room in enumerate(self._rooms):
-            if room >= need:
-                return index
-        return None
 
     def _leave(self, index: int) -> list[Part]:
         del self._rooms[index]
@@ -266,7 +270,7 @@ def overlong_reason(length: int, max_length: int, overlong: str) -> str | None:
 def _windows(doc: Any, length: int, max_length: int) -> tuple[list[list[Part]], Part | None]:
     """The full windows of a document as sequences, and the part that is left to place."""
     if length < max_length:
-        return [], Part(doc, 0, length, length)
+        return [], _part((doc, 0, length, length))
     stop = length - length % max_length
     full = [[Part(doc, start, start + max_length, length)] for start in range(0, stop, max_length)]
     return full, Part(doc, stop, length, length) if stop < length else None

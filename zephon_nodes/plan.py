@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from zephon_nodes.accumulator import Accumulator, Place
 from zephon_nodes.counters import HopCounters, RunCounters
 from zephon_nodes.errors import ConfigError
-from zephon_nodes.stream import Cut, Drop, Failure, Item, Pointer, Record
+from zephon_nodes.stream import Cut, Drop, Failure, Item, Pointer, Record, Together
 from zephon_nodes.work.base import Source
 
 if TYPE_CHECKING:
@@ -79,6 +79,9 @@ class Hop:
 
 def _records(items: list[Item]) -> int:
     """How many items are no drops. The quickest way to tell: it is done behind every node."""
+    first: Any = items[0] if items else None
+    if type(first) is Together:
+        return len(first.payloads)
     return len(items) - [*map(type, items)].count(Drop)
 
 

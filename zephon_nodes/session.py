@@ -70,7 +70,9 @@ class Session:
     def _set_source(self, source: Source) -> None:
         self._source = source
         self.recipe = self.graph.recipe(source.recipe())
-        self.tally = Tally("tokens" if source.token_estimation else "samples")
+        self.tally = Tally(
+            "tokens" if source.token_estimation else "samples", [dataset.name for dataset in source.datasets]
+        )
         self._targets: dict[tuple[int, int], dict[str, float] | None] = {}
 
     # the life of a session
@@ -281,7 +283,7 @@ class Session:
                 "use filter to leave records out, or wrap None in a dict"
             )
         was, (span, taken, token) = self._lanes[output.lane], output.cut
-        self.tally.add(output.payload, output.origins, self._target(span))
+        self.tally.add(output.payload, output.made_of, self._target(span))
         after = was.after(span, taken, token)
         if output.drops:
             failed = self._count(output.drops)

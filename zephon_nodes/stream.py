@@ -7,6 +7,8 @@ A lane is a stream of records, cut by marks. Work moves in lists of items of one
               it is counted exactly once, where a checkpoint passes it
     Failure   an error, kept in its place until everything before it has been delivered
 
+    Together  records of rows that were read together, as one item: only from Read to a node right behind it
+
 and two marks, which never overtake an item and are never overtaken:
 
     Flush     the start of a span: every stateful node emits what it holds for the lane and starts clean
@@ -17,11 +19,15 @@ None is a payload like any other.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from zephon_nodes.hashing import child_identity, group_identity
+
+if TYPE_CHECKING:
+    from zephon_nodes.work.base import Chunk
 
 _EPOCH_SHIFT = 32
 
@@ -60,38 +66,110 @@ class Cut(NamedTuple):
     token: Any = None
 
 
+class Run(NamedTuple):
+    """The rows that places ``first`` to ``stop`` of a chunk point to: what is known of them, unless somebody asks for it."""
+
+    chunk: Chunk
+    first: int
+    stop: int
+
+    def pointers(self) -> list[Pointer]:
+        return self.chunk.pointers()[self.first : self.stop]
+
+    def identities(self) -> list[int]:
+        return self.chunk.identities()[self.first : self.stop]
+
+
+class Piece(NamedTuple):
+    """Tokens ``start:stop`` of the document that place ``place`` of a chunk points to."""
+
+    chunk: Chunk
+    place: int
+    start: int
+    stop: int
+
+    def pointer(self) -> Pointer:
+        return self.chunk.pointers()[self.place]
+
+    def identity(self) -> int:
+        whole = self.chunk.identities()[self.place]
+        return child_identity(whole, self.start) if self.start else whole
+
+
+Origins: TypeAlias = "tuple[Pointer, ...] | list[Any]"
+"""Pointers, or a list of what they can be had from: ``Run``, ``Piece``, and others of this kind."""
+
+
+def pointers_of(origins: Origins) -> tuple[Pointer, ...]:
+    """The pointers themselves."""
+    if not isinstance(origins, list):
+        return origins
+    found: list[Pointer] = []
+    for part in origins:
+        if type(part) is Piece:
+            found.append(part.pointer())
+        else:
+            found += part.pointers() if type(part) is Run else pointers_of(part)
+    return tuple(found)
+
+
+def rows_in(origins: Origins) -> int:
+    """How many pointers there are."""
+    if not isinstance(origins, list) or (origins and type(origins[0]) is Piece):
+        return len(origins)
+    return sum(part.stop - part.first if type(part) is Run else rows_in(part) for part in origins)
+
+
 class Record:
     """One sample on its way.
 
-    ``payload``: any value, mostly a dict. ``identity``: 64-bit int, the same in every run and on every worker; given as a list
-    where it is made of others, which few ask for.
+    ``payload``: any value, mostly a dict. ``identity``: 64-bit int, the same in every run and on every worker.
     ``origins``: pointers of the rows it is made of. ``cut``: set where records are counted (see ``engine``).
     ``parts``: of a packed record, (dataset, tokens) of each document; else None.
+    Few ask for the identity, the origins and the parts of a record that is made of others, so they may be given as a list
+    (see ``Origins``), and are worked out when they are needed.
     """
 
-    __slots__ = ("_identity", "cut", "origins", "parts", "payload")
+    __slots__ = ("_identity", "_parts", "cut", "made_of", "payload")
 
     def __init__(
         self,
         payload: Any,
         identity: int | list[Any],
-        origins: tuple[Pointer, ...],
+        origins: Origins,
         cut: Cut | None = None,
-        parts: tuple[tuple[str, int], ...] | None = None,
+        parts: tuple[tuple[str, int], ...] | list[Any] | None = None,
     ) -> None:
-        self.payload, self._identity, self.origins, self.cut, self.parts = payload, identity, origins, cut, parts
+        self.payload, self._identity, self.made_of, self.cut, self._parts = payload, identity, origins, cut, parts
 
     @property
     def identity(self) -> int:
         return _resolved(self._identity)
 
+    @property
+    def origins(self) -> tuple[Pointer, ...]:
+        made_of = self.made_of
+        if isinstance(made_of, list):
+            made_of = self.made_of = pointers_of(made_of)
+        return made_of
+
+    @origins.setter
+    def origins(self, origins: tuple[Pointer, ...]) -> None:
+        self.made_of = origins
+
+    @property
+    def parts(self) -> tuple[tuple[str, int], ...] | None:
+        if isinstance(self._parts, list):
+            self._parts = tuple((piece.pointer().dataset, piece.stop - piece.start) for piece in self._parts)
+        return self._parts
+
     def replaced(self, payload: Any) -> Record:
         """The same record with another payload."""
-        return Record(payload, self._identity, self.origins, self.cut, self.parts)
+        return Record(payload, self._identity, self.made_of, self.cut, self._parts)
 
     def child(self, payload: Any, index: int) -> Record:
         """Part ``index`` of a record that was split."""
-        return Record(payload, child_identity(self.identity, index), self.origins, self.cut)
+        return Record(payload, child_identity(self.identity, index), self.made_of, self.cut)
 
     def __repr__(self) -> str:
         return f"Record({self.payload!r}, origins={self.origins!r})"
@@ -103,13 +181,61 @@ def component(record: Record) -> str:
 
 
 def _resolved(identity: Any) -> int:
-    return identity if isinstance(identity, int) else group_identity([*map(_resolved, identity)])
+    if isinstance(identity, int):
+        return identity
+    members: list[int] = []
+    for part in identity:
+        if type(part) is Run:
+            members += part.identities()
+        else:
+            members.append(part.identity() if type(part) is Piece else _resolved(part))
+    return group_identity(members)
 
 
 def merged(payload: Any, records: Sequence[Record]) -> Record:
     """One record made of several, in order."""
-    origins = tuple(itertools.chain.from_iterable([record.origins for record in records]))
-    return Record(payload, [record._identity for record in records], origins)
+    return Record(payload, [record._identity for record in records], [record.made_of for record in records])
+
+
+class Row(NamedTuple):
+    """A record as it was read, for whoever needs no more of it than this. ``place``: in the chunk."""
+
+    payload: Any
+    chunk: Chunk
+    place: int
+
+    @property
+    def origins(self) -> tuple[Pointer, ...]:
+        return (self.chunk.pointers()[self.place],)
+
+    @property
+    def identity(self) -> int:
+        return self.chunk.identities()[self.place]
+
+
+_row = functools.partial(tuple.__new__, Row)
+"""As ``Row._make``, without a frame of Python."""
+
+
+class Together(NamedTuple):
+    """Records of rows that were read together, and that nobody has told apart yet."""
+
+    payloads: list[Any]
+    run: Run
+
+    def records(self) -> list[Record]:
+        """Each by itself."""
+        return [*map(Record, self.payloads, self.run.identities(), [(at,) for at in self.run.pointers()])]
+
+    def rows(self) -> list[Row]:
+        """Each by itself, with less trouble."""
+        chunk, first, stop = self.run
+        return [*map(_row, zip(self.payloads, itertools.repeat(chunk), range(first, stop)))]
+
+    def part(self, first: int, stop: int) -> Together:
+        """Some of them."""
+        begin = self.run.first
+        return Together(self.payloads[first:stop], Run(self.run.chunk, begin + first, begin + stop))
 
 
 class Drop:

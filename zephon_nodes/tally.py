@@ -11,7 +11,7 @@ import numpy as np
 
 from zephon_nodes.counters import RunCounters
 from zephon_nodes.microbatch import Microbatch
-from zephon_nodes.stream import Pointer
+from zephon_nodes.stream import Origins, Pointer, pointers_of, rows_in
 from zephon_nodes.training import IGNORE
 
 EVERY = 7
@@ -37,11 +37,12 @@ class Sizes(NamedTuple):
 class Tally:
     """Sums over what was delivered. ``weigh``: what the mixture is meant in, "tokens" or "samples" (rows of files).
 
-    Written by the thread that calls ``next`` alone.
+    ``datasets``: the names of all. Written by the thread that calls ``next`` alone.
     """
 
-    def __init__(self, weigh: str = "samples") -> None:
+    def __init__(self, weigh: str = "samples", datasets: Sequence[str] = ()) -> None:
         self.weigh = weigh
+        self._only = datasets[0] if len(datasets) == 1 else None
         self.batches = self.samples = self.tokens = self.padding = 0
         self.given: Counter[str] = Counter()
         self.wanted: Counter[str] = Counter()
@@ -65,7 +66,7 @@ class Tally:
         """Seconds from the start of each run to its last output."""
         return self._elapsed + max(0.0, self._run.last - self._run.begun)
 
-    def add(self, payload: Any, origins: Sequence[Pointer], target: Mapping[str, float] | None) -> None:
+    def add(self, payload: Any, origins: Origins, target: Mapping[str, float] | None) -> None:
         """One output of the graph. ``target``: the shares that its span was to have."""
         samples, tokens, padding = totals(payload)
         self.batches += 1
@@ -76,12 +77,17 @@ class Tally:
             self._settle()
             self._target = target
         if self.weigh != "tokens" or not tokens:
-            cut = cut_documents(payload)
-            self.given.update(map(_DATASET, origins))
-            self.given.subtract(cut)
-            self._since += len(origins) - len(cut)
+            if self._only is not None:  # there is no need to look at any pointer
+                new = rows_in(origins) - len(cut_documents(payload, self._only))
+                self.given[self._only] += new
+            else:
+                pointers, cut = pointers_of(origins), cut_documents(payload)
+                self.given.update(map(_DATASET, pointers))
+                self.given.subtract(cut)
+                new = len(pointers) - len(cut)
+            self._since += new
         elif self.batches % EVERY == 1:
-            self.given.update(sizes(payload, origins).by_dataset)
+            self.given.update(sizes(payload, pointers_of(origins)).by_dataset)
             self._since += tokens
 
     def _settle(self) -> None:
@@ -150,13 +156,14 @@ def _with_tokens(rows: Sequence[Any]) -> list[Mapping[str, Any]]:
     return [row for row in dicts if not _TOKEN_FIELDS.isdisjoint(row)]
 
 
-def cut_documents(payload: Any) -> list[str]:
-    """The datasets of documents that a row ends in the middle of. Their rest comes in another row, and counts them."""
+def cut_documents(payload: Any, only: str | None = None) -> list[str]:
+    """The datasets of documents that a row ends in the middle of. Their rest comes in another row, and counts them.
+    ``only``: the dataset, if there is one only."""
     if not isinstance(payload, Microbatch):
         return []
     if payload.unlaid is not None:
-        ends = zip(payload.unlaid, payload.pointers, strict=True)
-        return [pointers[-1].dataset for one, pointers in ends if one.next_id != IGNORE and pointers]
+        cut = [row for row, one in enumerate(payload.unlaid) if one.next_id != IGNORE]
+        return [only] * len(cut) if only is not None else [payload.pointers[row][-1].dataset for row in cut]
     out = []
     if not _with_tokens(payload.payloads):
         return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -14,13 +14,15 @@ V = TypeVar("V")
 class SharedCache(Generic[K, V]):
     """Values that several threads want, each made once, the least recently used forgotten beyond ``limit`` values.
 
-    A value also goes as soon as all that it has to give has been taken from it. ``made``: values made so far.
-    ``hits``: values asked for that were there, or being made.
+    A value also goes as soon as all that it has to give has been taken from it, unless more of it has been announced: one
+    that a pass has used up may be wanted by the next pass at once. ``made``: values made so far. ``hits``: values asked for
+    that were there, or being made.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = max(1, limit)
         self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()
+        self._announced: dict[K, int] = {}
         self._changed = threading.Condition()
         self.made = self.hits = 0
 
@@ -28,25 +30,47 @@ class SharedCache(Generic[K, V]):
         """A copy, such as that of a worker process, is an empty one."""
         return type(self), (self._limit,)
 
-    def fetch(self, wanted: Mapping[K, int], make: Callable[[K], tuple[V, int]]) -> dict[K, V]:
-        """The values of some keys. ``wanted``: how much of each is taken; ``make(key)``: a value and how much it has."""
+    def fetch(self, wanted: Mapping[K, int], make: Callable[[K], tuple[V, int]], announced: bool = False) -> dict[K, V]:
+        """The values of some keys. ``wanted``: how much of each is taken; ``make(key)``: a value and how much it has.
+        ``announced``: this had been said to ``warm``."""
         out: dict[K, V] = {}
+        if announced:
+            with self._changed:
+                for key, amount in wanted.items():
+                    self._announce(key, -amount)
         while len(out) < len(wanted):
             mine = self._take_or_claim(wanted, out)
             if mine is not None:
                 out[mine] = self._make(mine, wanted[mine], make)
         return out
 
-    def warm(self, keys: Iterable[K], make: Callable[[K], tuple[V, int]], too_late: Callable[[], bool]) -> None:
-        """Makes the values of keys that nobody has made or is making, until it is too late; waits for nobody."""
-        for key in keys:
+    def warm(
+        self,
+        wanted: Mapping[K, int],
+        make: Callable[[K], tuple[V, int]],
+        begun: Callable[[], bool],
+        announce: Callable[[], None],
+    ) -> None:
+        """Makes the values of keys that nobody has made or is making, until it has ``begun`` to be fetched; waits for nobody.
+        ``wanted``: how much of each will be taken. ``announce``: told that it will be."""
+        with self._changed:
+            if not begun():
+                for key, amount in wanted.items():
+                    self._announce(key, amount)
+                announce()
+        for key in wanted:
             with self._changed:
-                if too_late():
+                if begun():
                     return
                 if key in self._entries:
                     continue
                 self._entries[key] = _Entry()
             self._make(key, 0, make)
+
+    def _announce(self, key: K, amount: int) -> None:
+        amount += self._announced.pop(key, 0)
+        if amount > 0:
+            self._announced[key] = amount
 
     def _take_or_claim(self, wanted: Mapping[K, int], out: dict[K, V]) -> K | None:
         """Takes what is ready; else claims a key that nobody is making; else waits for one that somebody is."""
@@ -70,12 +94,16 @@ class SharedCache(Generic[K, V]):
         entry.left -= amount
         self._entries.move_to_end(key)
         if entry.left <= 0:
-            del self._entries[key]
+            if key in self._announced:
+                entry.left += entry.whole
+            else:
+                del self._entries[key]
 
     def _make(self, key: K, amount: int, make: Callable[[K], tuple[V, int]]) -> V:
         entry, made = self._entries[key], False
         try:
-            entry.value, entry.left = make(key)
+            entry.value, entry.whole = make(key)
+            entry.left = entry.whole
             made = True
             return entry.value
         finally:
@@ -96,9 +124,9 @@ class SharedCache(Generic[K, V]):
 
 
 class _Entry(Generic[V]):
-    __slots__ = ("left", "ready", "value")
+    __slots__ = ("left", "ready", "value", "whole")
 
     def __init__(self) -> None:
         self.ready = False
-        self.left = 0
+        self.left = self.whole = 0
         self.value: V

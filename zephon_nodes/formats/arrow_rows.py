@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,7 +23,7 @@ from zephon_nodes.storage import StoredFile
 Reader: TypeAlias = Callable[[Sequence[int]], list[Any]]
 
 _BINARY = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.int64, pa.large_string(): np.int64}
-_BAD_VALUE = (ValueError, OverflowError, IndexError, pa.ArrowException)  # IndexError: a code past its dictionary
+BAD_VALUE = (ValueError, OverflowError, IndexError, pa.ArrowException)  # IndexError: a code past its dictionary
 
 
 def check_names(file: StoredFile, names: Sequence[str], wanted: Sequence[str] | None) -> None:
@@ -90,7 +90,7 @@ class ArrowUnit(Unit):
         readers = self._readers_of(number)
         try:
             columns = [reader(index) for reader in readers]
-        except _BAD_VALUE:
+        except BAD_VALUE:
             # One bad value spoils the call: go row by row to find whose it is.
             if len(index) == 1:
                 return [BadRow(self._cause(readers, index))]
@@ -104,11 +104,42 @@ class ArrowUnit(Unit):
         for name, reader in zip(self._names, readers, strict=True):
             try:
                 reader(row)
-            except _BAD_VALUE as error:
+            except BAD_VALUE as error:
                 cause = ValueError(f"column {name!r} can't be decoded: {error}")
                 cause.__cause__ = error
                 return cause
         return ValueError("a column can't be decoded")
+
+
+class RowsUnit(Unit):
+    """A unit whose rows have been made: dicts of values that nobody can change."""
+
+    def __init__(self, rows: list[dict[str, Any]], nbytes: int) -> None:
+        self._made, self.rows, self.nbytes = rows, len(rows), nbytes
+
+    def take(self, rows: Rows) -> list[Any]:
+        """See ``Unit.take``. Raises IndexError for a row that the unit doesn't have."""
+        index = rows.tolist() if isinstance(rows, np.ndarray) else rows
+        if len(index) and min(index) < 0:
+            raise IndexError(f"row {min(index)} was asked of a unit of {self.rows} rows")
+        made = self._made
+        return [made[i].copy() for i in index]
+
+
+def can_be_made(schema: pa.Schema) -> bool:
+    """Whether the values of all columns are of types that ``made_rows`` takes: texts, bytes and numbers."""
+    kinds = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in schema.types]
+    return all(kind in _BINARY or _is_number(kind) for kind in kinds)
+
+
+def made_rows(batches: Iterable[pa.RecordBatch], absent: Sequence[str]) -> list[dict[str, Any]]:
+    """All rows, made as the batches come: while one is still in the processor's cache. Raises ``BAD_VALUE``."""
+    rows: list[dict[str, Any]] = []
+    for batch in batches:
+        names, every = [*batch.schema.names, *absent], range(batch.num_rows)
+        columns = [column_reader(column)(every) for column in batch.columns] + [_nothing(every)] * len(absent)
+        rows += [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    return rows
 
 
 def _lengths(batch: pa.RecordBatch, small: Callable[..., bool], large: Callable[..., bool]) -> I64:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
@@ -13,12 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zephon_nodes.errors import ReadError
-from zephon_nodes.formats.arrow_rows import ArrowUnit, check_names
+from zephon_nodes.formats.arrow_rows import BAD_VALUE, ArrowUnit, RowsUnit, can_be_made, check_names, made_rows
 from zephon_nodes.formats.base import Shard, Unit
 from zephon_nodes.hashing import I64
 from zephon_nodes.storage import StoredFile, read_errors
 
-_BATCH_BYTES, _BATCH_ROWS = 64 << 20, 8192
+_BATCH_BYTES, _CACHED_BYTES, _BATCH_ROWS = 64 << 20, 1 << 20, 8192
+_LONG_ROW = 2048
 _FOOTERS = 64
 _PIECE = 256 << 10
 # Bytes that come in the time that a request takes: 50 ms, the range and whether the file is the same, at 100 MB/s.
@@ -62,26 +63,37 @@ class ParquetShard(Shard):
         self.whole = _worth_whole(wanted, sum(_stored(group, None) for group in groups), len(groups))
 
     def read(self, unit: int) -> Unit:
-        """See ``Shard.read``. Decodes in batches of about 64 MiB: nested columns can't be decoded over 2 GiB at once. What
-        fits into one is read by one call, which takes Python's lock less often."""
-        rows = int(self.unit_rows[unit])
-        fit = rows * _BATCH_BYTES // max(1, int(self.unit_bytes[unit]))
-        options = {"columns": self._columns, "use_threads": False}
-        footer = _footer(self.file)
+        """See ``Shard.read``."""
         with _decoding(self.file, f"row group {unit}"), _source(self.file, self.whole, True) as source:
-            # One coalesced request a row group, where a request has a price; else pieces that stay in the processor's cache.
-            near = isinstance(source, pa.OSFile)
-            reader = pq.ParquetFile(source, metadata=footer, pre_buffer=not near, buffer_size=_PIECE if near else 0)
-            if fit >= rows:
-                batches = reader.read_row_group(unit, **options).to_batches()
-            else:
-                size = min(max(fit, 1), _BATCH_ROWS)
-                batches = list(reader.iter_batches(row_groups=[unit], batch_size=size, **options))
-        decoded = ArrowUnit(batches, self._absent())
+            reader = _reader(self.file, source)
+            decoded = self._made(reader, unit)
+            if decoded is None:
+                # Not more at once: nested columns can't be decoded over 2 GiB.
+                decoded = ArrowUnit(list(self._batches(reader, unit, _BATCH_BYTES)), self._absent())
+        rows = int(self.unit_rows[unit])
         if decoded.rows != rows:
             text = f"{self.file}: row group {unit} holds {decoded.rows} rows, its footer says {rows}: the file is broken or has changed"
             raise ReadError(text, path=str(self.file))
         return decoded
+
+    def _made(self, reader: pq.ParquetFile, unit: int) -> Unit | None:
+        """A unit of long rows, all made at once; None if that can't be done."""
+        nbytes = int(self.unit_bytes[unit])
+        if nbytes < _LONG_ROW * self.unit_rows[unit] or not can_be_made(reader.schema_arrow):
+            return None
+        with suppress(*BAD_VALUE):
+            return RowsUnit(made_rows(self._batches(reader, unit, _CACHED_BYTES), self._absent()), nbytes)
+        return None
+
+    def _batches(self, reader: pq.ParquetFile, unit: int, nbytes: int) -> Iterable[pa.RecordBatch]:
+        """A row group in batches of about ``nbytes``. What fits into one is read by one call, which takes Python's lock
+        less often."""
+        rows = int(self.unit_rows[unit])
+        fit = rows * nbytes // max(1, int(self.unit_bytes[unit]))
+        options = {"columns": self._columns, "use_threads": False}
+        if fit >= rows:
+            return reader.read_row_group(unit, **options).to_batches()  # type: ignore[no-any-return]
+        return reader.iter_batches(row_groups=[unit], batch_size=min(max(fit, 1), _BATCH_ROWS), **options)  # type: ignore[no-any-return]
 
     def _absent(self) -> list[str]:
         tops = {name.partition(".")[0] for name in self._columns or ()}
@@ -113,6 +125,12 @@ def _stored(group: pq.RowGroupMetaData, leaves: Sequence[int] | None) -> int:
 def _footer(file: StoredFile) -> pq.FileMetaData:
     with _decoding(file, "the footer"), _source(file) as source:
         return pq.read_metadata(source)
+
+
+def _reader(file: StoredFile, source: Any) -> pq.ParquetFile:
+    """One coalesced request a row group, where a request has a price; else pieces that stay in the processor's cache."""
+    near = isinstance(source, pa.OSFile)
+    return pq.ParquetFile(source, metadata=_footer(file), pre_buffer=not near, buffer_size=_PIECE if near else 0)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from zephon_nodes.laid_rows import Unlaid
 from zephon_nodes.microbatch import Microbatch
 from zephon_nodes.node import Gives, Node, Runner, Setup
 from zephon_nodes.pack_node import token_count
-from zephon_nodes.stream import Drop, Record, merged
+from zephon_nodes.stream import Drop, Record, Together, merged
 from zephon_nodes.work.base import check_at_least
 
 
@@ -39,6 +39,7 @@ class Batch(Node):
     cheap = True
     ours = True
     lays = True
+    takes_together = True
 
     def __init__(  # noqa: PLR0913
         self,
@@ -88,48 +89,71 @@ class Batch(Node):
     def worker(self, setup: Setup) -> Callable[[Any], list[Any]]:
         files = self._files()
 
-        def batched(call: tuple[int, list[Record]]) -> list[Record]:
-            lane, records = call
+        def batched(call: tuple[int, list[Record | Together]]) -> list[Record]:
+            lane, held = call
+            if type(held[0]) is Together and all(type(each) is Together for each in held):
+                return [self._of_rows(held, lane, files)]  # type: ignore[arg-type]
+            records = _records(held)
             return [merged(self._microbatch(records, lane, files), records)]
 
         return batched
+
+    def _of_rows(self, held: list[Together], lane: int, files: dict[str, tuple[str, ...]]) -> Record:
+        runs = [rows.run for rows in held]
+        payloads = [payload for rows in held for payload in rows.payloads]
+        return Record(Microbatch(payloads, runs, lane, files, self.pad_token_id), [*runs], [*runs])
 
     def _files(self) -> dict[str, tuple[str, ...]]:
         return {dataset.name: dataset.files for dataset in self.work_source.datasets}
 
     def _microbatch(self, records: list[Record], lane: int, files: dict[str, tuple[str, ...]]) -> Microbatch:
-        pointers = [record.origins for record in records]
-        return Microbatch([record.payload for record in records], pointers, lane, files, self.pad_token_id)
+        made_of = [record.made_of for record in records]
+        return Microbatch([record.payload for record in records], made_of, lane, files, self.pad_token_id)
 
 
 class _Batching(Accumulator):
-    """Groups of records with their lane."""
+    """Groups of records with their lane. ``_count``: how many are held."""
 
     def __init__(self, node: Batch, place: Place) -> None:
         self._node, self._place = node, place
-        self._held: list[Record] = []
-        self._longest = 0
+        self._held: list[Record | Together] = []
+        self._count = self._longest = 0
 
     def push(self, record: Record) -> Iterable[Any]:
         node, before = self._node, None
         if node.max_tokens is not None:
             length = _length(record.payload)
-            if self._held and max(self._longest, length) * (len(self._held) + 1) > node.max_tokens:
+            if self._held and max(self._longest, length) * (self._count + 1) > node.max_tokens:
                 before = Before(self._close())
             self._longest = max(self._longest, length)
         self._held.append(record)
-        if len(self._held) == node.microbatch_size:
+        self._count += 1
+        if self._count == node.microbatch_size:
             return [self._close()] if before is None else [before, self._close()]
         return () if before is None else [before]
 
-    def _close(self) -> tuple[int, list[Record]]:
-        held, self._held, self._longest = self._held, [], 0
+    def push_together(self, rows: Together) -> list[tuple[int, Any]] | None:
+        size, at, out = self._node.microbatch_size, 0, []
+        if size is None or self._node.max_tokens is not None:
+            return None
+        while (missing := size - self._count) <= len(rows.payloads) - at:
+            self._held.append(rows.part(at, at + missing))
+            at += missing
+            out.append((at, self._close()))
+        if at < len(rows.payloads):
+            self._held.append(rows.part(at, len(rows.payloads)))
+            self._count += len(rows.payloads) - at
+        return out
+
+    def _close(self) -> tuple[int, list[Record | Together]]:
+        held, self._held, self._count, self._longest = self._held, [], 0, 0
         return self._place.lane, held
 
     def flush(self) -> Iterable[Any]:
         if not self._held:
             return
-        lane, records = self._close()
+        lane, held = self._close()
+        records = _records(held)
         missing = (self._node.microbatch_size or 0) - len(records)
         if self._node.drop_last:
             yield from (Drop(self._place.node, "drop_last", record.origins) for record in records)
@@ -137,6 +161,10 @@ class _Batching(Accumulator):
             yield lane, records + [Record(BlankRow(self._node.blank_record()), 0, ())] * missing
         else:
             yield lane, records
+
+
+def _records(held: list[Record | Together]) -> list[Record]:
+    return [record for each in held for record in (each.records() if isinstance(each, Together) else [each])]
 
 
 def _length(payload: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from zephon_nodes.concurrency.prefetch import Prefetcher
 from zephon_nodes.errors import ConfigError
 from zephon_nodes.formats.base import BadRow, Unit
 from zephon_nodes.node import Node, OnError, Runner, Setup
-from zephon_nodes.stream import Item, Record
+from zephon_nodes.stream import Item, Run, Together
 from zephon_nodes.work.base import Chunk, Source, WorkSource
 
 UnitKey = tuple[str, int]
@@ -63,7 +64,9 @@ class Read(Node):
         return isinstance(self._work_source, WorkSource) and not self._work_source.random_access
 
     def worker(self, setup: Setup) -> Callable[[Any], list[Any]] | None:
-        return _Reader(self._work_source, setup) if isinstance(self._work_source, WorkSource) else None
+        if not isinstance(self._work_source, WorkSource):
+            return None
+        return _Reader(self._work_source, setup if self.runner != "process" else setup._replace(together=False))
 
     def one_to_one(self, setup: Setup) -> bool:
         return setup.on_error == "raise"
@@ -74,19 +77,24 @@ class _Reader:
 
     def __init__(self, source: WorkSource, setup: Setup) -> None:
         self._setup, self._random_access = setup, source.random_access
+        self._together = setup.together
         self._datasets = {dataset.name: dataset for dataset in source.datasets}
         self.cache: SharedCache[UnitKey, Unit] = SharedCache(setup.cache_units)
         limit = max(dataset.bytes_ahead for dataset in source.datasets)
         self._prefetcher = Prefetcher(self._prefetch, limit) if limit else None
 
     def __call__(self, work: Chunk) -> list[Item]:
-        origins = [(pointer,) for pointer in work.pointers()]
         payloads = self._payloads(work)
-        items: list[Item] = list(map(Record, payloads, work.identities(), origins))
-        if BadRow in set(map(type, payloads)):
+        run = Run(work.whole, work.first, work.first + len(work))
+        rows = Together(payloads, run)
+        bad = BadRow in set(map(type, payloads))
+        if self._together and not bad:
+            return [rows]  # type: ignore[list-item]  # an item to the engine only
+        items: list[Item] = [*rows.records()]
+        if bad:
             for place, payload in enumerate(payloads):
                 if type(payload) is BadRow:
-                    items[place] = self._setup.failed(origins[place], payload.cause)
+                    items[place] = self._setup.failed(items[place].origins, payload.cause)
         return items
 
     def warm(self, work: Chunk) -> list[Item]:
@@ -94,19 +102,19 @@ class _Reader:
         if self._prefetcher is not None:
             self._prefetcher.want((when, (name, shard), nbytes) for when, name, shard, nbytes in work.soon)
         if not self._random_access:
-            units, _ = self._located(work)
-            self.cache.warm(dict.fromkeys(units), self._decode, lambda: work.begun[0])
+            self.cache.warm(Counter(self._located(work)[0]), self._decode, work.coming.has_begun, work.coming.announce)
         return []
 
     def _payloads(self, work: Chunk) -> list[Any]:
-        work.begun[0] = True
+        work.coming.begun = True
         if self._prefetcher is not None:
             shards = set(zip(work.dataset.tolist(), work.shard.tolist(), strict=True))
             self._prefetcher.used((work.names[number], shard) for number, shard in shards)
         out: list[Any] = [None] * len(work)
         left = self._single_rows(work, out) if self._random_access else range(len(work))
         wanted = self._wanted(work, left)
-        found = self.cache.fetch({key: len(rows) for key, (_, rows) in wanted.items()}, self._decode)
+        amounts = {key: len(rows) for key, (_, rows) in wanted.items()}
+        found = self.cache.fetch(amounts, self._decode, work.coming.announced)
         for key, (places, rows) in wanted.items():
             for place, payload in zip(places, found[key].take(rows), strict=True):
                 out[place] = payload

@@ -281,18 +281,34 @@ def source_name(source: Source) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+class Coming:
+    """``begun``: rows of a chunk are being read, so that it is too late to fetch anything ahead. ``announced``: the cache of
+    units knows that they will be."""
+
+    __slots__ = ("announced", "begun")
+
+    def __init__(self) -> None:
+        self.begun = self.announced = False
+
+    def has_begun(self) -> bool:
+        return self.begun
+
+    def announce(self) -> None:
+        self.announced = True
+
+
 class Chunk(Sequence[Pointer]):
     """Pointers as arrays. ``names``: of datasets; ``dataset``: index into them; ``shard``, ``row``, ``pass_``: int64.
 
-    A slice of it is one of the same kind, without a copy; it is part of ``whole``, from place ``first`` on. ``begun``:
-    shared with its slices, [True] once rows of it are being read, so that it is too late to fetch anything ahead. ``soon``:
+    A slice of it is one of the same kind, without a copy; it is part of ``whole``, from place ``first`` on. ``coming``:
+    shared with its slices. ``soon``:
     (index of the chunk that needs it, dataset, shard, bytes) of shards that are worth fetching into a cache now, though not
     for this chunk. ``located``: what a reader has found out about the whole, for its slices.
     """
 
     def __init__(self, names: Sequence[str], dataset: I64, shard: I64, row: I64, pass_: I64) -> None:
         self.names, self.dataset, self.shard, self.row, self.pass_ = names, dataset, shard, row, pass_
-        self.begun = [False]
+        self.coming = Coming()
         self.soon: list[tuple[int, str, int, int]] = []
         self.first, self.located = 0, cast(Any, None)
         self._whole: Chunk | None = None
@@ -323,7 +339,7 @@ class Chunk(Sequence[Pointer]):
     def __getitem__(self, i: int | slice) -> Pointer | Chunk:
         if isinstance(i, slice):
             part = Chunk(self.names, self.dataset[i], self.shard[i], self.row[i], self.pass_[i])
-            part.begun = self.begun
+            part.coming = self.coming
             first, _, step = i.indices(len(self))
             if step == 1:
                 part._whole, part.first = self.whole, self.first + first
