@@ -16,6 +16,7 @@ lane has is drawn anew every round. A lane's piece is a pure function of (lane, 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -25,6 +26,7 @@ from zephon_nodes.hashing import I64, draw, key, order_of, permute, permute_arra
 Shuffle: TypeAlias = Literal["windows", "global", "none"]
 PIECE_WINDOWS = 4
 _PASSES_KEPT = 2
+_KEPT_ROWS, _WINDOWS_KEPT = 8192, 64
 
 
 class Order:
@@ -94,7 +96,10 @@ class Order:
             v = ((first + 1) * windows - 1) // length
             low, high = length * v // windows, length * (v + 1) // windows
             upto = min(stop, high)
-            places = permute_array(draw(pieces_key, v), high - low, np.arange(first - low, upto - low))
+            if high - low <= _KEPT_ROWS:
+                places = _permuted(draw(pieces_key, v), high - low)[first - low : upto - low]
+            else:
+                places = permute_array(draw(pieces_key, v), high - low, np.arange(first - low, upto - low))
             out.append(places + (start + low))
             first = upto
         return self._rows_at(pass_, np.concatenate(out) if out else np.zeros(0, np.int64))
@@ -113,3 +118,9 @@ class Order:
             found = units, np.cumsum(rows) - rows
             self._passes = {**dict(list(self._passes.items())[1 - _PASSES_KEPT :]), pass_: found}
         return found
+
+
+@lru_cache(maxsize=_WINDOWS_KEPT)
+def _permuted(key_: int, rows: int) -> I64:
+    """A small window as a whole: it is asked for chunk by chunk, and costs little more than one of them."""
+    return permute_array(key_, rows, np.arange(rows))
