@@ -65,7 +65,7 @@ def test_descriptors_and_threads_stay_constant_over_epochs_and_kept_batches(file
                     counts.append((*open_files(), threading.active_count()))
     assert len(kept) >= 4 * 500
     files_open, others, threads = (set(column) for column in zip(*counts, strict=True))
-    assert max(files_open) <= 3 + 1, "one for each thread that reads, and one for the driver"
+    assert max(files_open) <= 3 + 3 + 1, "one for each thread that fetches ahead, each worker, and the driver"
     assert max(others) <= counts[0][1]
     assert len(threads) == 1
     assert threading.active_count() < min(threads)

@@ -98,7 +98,7 @@ class ArrowUnit(Unit):
         if len(columns) == 1:
             name = self._names[0]
             return [{name: value} for value in columns[0]]
-        return [dict(zip(self._names, values, strict=True)) for values in zip(*columns, strict=True)]
+        return [dict(zip(self._names, values)) for values in zip(*columns, strict=True)]  # noqa: B905 - twice as fast
 
     def _cause(self, readers: Sequence[Reader], row: list[int]) -> Exception:
         for name, reader in zip(self._names, readers, strict=True):
@@ -128,7 +128,8 @@ class RowsUnit(Unit):
 
 def can_be_made(schema: pa.Schema) -> bool:
     """Whether the values of all columns are of types that ``made_rows`` takes: texts, bytes and numbers."""
-    kinds = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in schema.types]
+    kinds = [kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind for kind in schema.types]
+    kinds = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in kinds]
     return all(kind in _BINARY or _is_number(kind) for kind in kinds)
 
 
@@ -136,10 +137,15 @@ def made_rows(batches: Iterable[pa.RecordBatch], absent: Sequence[str]) -> list[
     """All rows, made as the batches come: while one is still in the processor's cache. Raises ``BAD_VALUE``."""
     rows: list[dict[str, Any]] = []
     for batch in batches:
-        names, every = [*batch.schema.names, *absent], range(batch.num_rows)
-        columns = [column_reader(column)(every) for column in batch.columns] + [_nothing(every)] * len(absent)
-        rows += [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+        names = [*batch.schema.names, *absent]
+        columns = [_storage(column).to_pylist() for column in batch.columns]
+        columns += [[None] * batch.num_rows] * len(absent)
+        rows += [dict(zip(names, values)) for values in zip(*columns, strict=True)]  # noqa: B905 - twice as fast
     return rows
+
+
+def _storage(column: pa.Array) -> pa.Array:
+    return column.storage if isinstance(column, pa.ExtensionArray) else column
 
 
 def _lengths(batch: pa.RecordBatch, small: Callable[..., bool], large: Callable[..., bool]) -> I64:
