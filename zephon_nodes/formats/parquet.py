@@ -64,8 +64,9 @@ class ParquetShard(Shard):
 
     def read(self, unit: int) -> Unit:
         """See ``Shard.read``."""
+        footer = _footer(self.file)
         with _decoding(self.file, f"row group {unit}"), _source(self.file, self.whole, True) as source:
-            reader = _reader(self.file, source)
+            reader = _reader(source, footer)
             decoded = self._made(reader, unit)
             if decoded is None:
                 # Not more at once: nested columns can't be decoded over 2 GiB.
@@ -127,10 +128,10 @@ def _footer(file: StoredFile) -> pq.FileMetaData:
         return pq.read_metadata(source)
 
 
-def _reader(file: StoredFile, source: Any) -> pq.ParquetFile:
+def _reader(source: Any, footer: pq.FileMetaData) -> pq.ParquetFile:
     """One coalesced request a row group, where a request has a price; else pieces that stay in the processor's cache."""
     near = isinstance(source, pa.OSFile)
-    return pq.ParquetFile(source, metadata=_footer(file), pre_buffer=not near, buffer_size=_PIECE if near else 0)
+    return pq.ParquetFile(source, metadata=footer, pre_buffer=not near, buffer_size=_PIECE if near else 0)
 
 
 @contextmanager
