@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zephon_nodes.hashing import MASK
+from zephon_nodes.pack_node import packed_record
+from zephon_nodes.packing import Part
 from zephon_nodes.stream import (
     Cut,
     Drop,
@@ -13,10 +15,15 @@ from zephon_nodes.stream import (
     Flush,
     Pointer,
     Record,
+    Run,
+    Together,
     merged,
     pass_number,
+    pointers_of,
+    rows_in,
     split_pass,
 )
+from zephon_nodes.work.base import Chunk, identity
 
 A, B, C = Pointer("wiki", 0, 7), Pointer("wiki", 1, 7), Pointer("news", 0, 7, 1)
 
@@ -45,6 +52,45 @@ def test_a_merged_record_has_the_origins_of_its_parts_in_order():
     assert both.identity != reverse.identity
     assert merged("y", [one, two]).identity == both.identity
     assert merged("x", []).origins == ()
+
+
+def together(count, first=0):
+    pointers = [Pointer("ab"[i % 3 == 0], i % 2, i, i // 4) for i in range(first + count + 2)]
+    chunk = Chunk.of(pointers, ["a", "b"])
+    return Together([{"n": i} for i in range(count)], Run(chunk, first, first + count)), pointers[first : first + count]
+
+
+@given(st.integers(1, 9), st.integers(0, 3), st.data())
+def test_rows_that_were_read_together_are_the_records_that_they_are_apart(count, first, data):
+    rows, pointers = together(count, first)
+    records = rows.records()
+    assert [record.payload for record in records] == [row.payload for row in rows.rows()] == rows.payloads
+    assert [record.origins for record in records] == [row.origins for row in rows.rows()] == [(at,) for at in pointers]
+    assert [record.identity for record in records] == [identity(at) for at in pointers]
+    assert [row.identity for row in rows.rows()] == [identity(at) for at in pointers]
+    cut = data.draw(st.integers(0, count))
+    parts = [rows.part(0, cut), rows.part(cut, count)]
+    assert [record.origins for part in parts for record in part.records()] == [(at,) for at in pointers]
+    runs = [part.run for part in parts]
+    by_runs, one_by_one = Record("x", [*runs], [*runs]), merged("x", records)
+    assert by_runs.identity == one_by_one.identity
+    assert rows_in(by_runs.made_of) == rows_in(one_by_one.made_of) == count
+    assert by_runs.origins == pointers_of(one_by_one.made_of) == one_by_one.origins == tuple(pointers)
+    assert merged("y", [by_runs, one_by_one]).origins == tuple(pointers * 2)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=6))
+def test_a_sequence_of_rows_is_that_of_their_records(places):
+    rows, _ = together(6)
+    of_rows = packed_record("x", [Part(rows.rows()[i], start, start + n, 9) for i, start, n in places])
+    apart = packed_record("x", [Part(rows.records()[i], start, start + n, 9) for i, start, n in places])
+    mixed = packed_record(
+        "x",
+        [Part((rows.rows() if k % 2 else rows.records())[i], s, s + n, 9) for k, (i, s, n) in enumerate(places)],
+    )
+    for other in (apart, mixed):
+        assert rows_in(of_rows.made_of) == rows_in(other.made_of) == len(places)
+        assert (of_rows.identity, of_rows.origins, of_rows.parts) == (other.identity, other.origins, other.parts)
 
 
 @given(st.lists(st.integers(0, MASK), max_size=4), st.lists(st.integers(0, MASK), max_size=4))

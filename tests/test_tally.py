@@ -108,6 +108,21 @@ def test_epochs_add_up_and_a_loaded_state_begins_anew_but_for_what_it_holds():
     assert other.metrics()["batches"] == 0 and other.metrics()["dropped"] == dropped
 
 
+@pytest.mark.parametrize(
+    "change", [lambda p: p.batch(3), lambda p: p.pack_flat(7).batch(2), lambda p: p.map(dict).batch(3)]
+)
+def test_one_dataset_is_counted_without_a_look_at_pointers_as_with_one(change):
+    rows = [{"input_ids": [1] * n} for n in (3, 9, 1, 12, 5, 5, 2)]
+    pipeline = change(Pipeline(StaticMixtureWorkSource([Dataset.from_rows("only", rows)]), runner="inline"))
+    quick, slow = Tally(datasets=["only"]), Tally(datasets=["only", "none"])
+    for batch in pipeline:
+        origins = tuple(at for row in batch.pointers for at in row)
+        quick.add(batch, origins, {"only": 1.0})
+        slow.add(batch, origins, {"only": 1.0})
+    assert quick.given == slow.given == {"only": 7} and quick.metrics() == slow.metrics()
+    assert pipeline.metrics()["share/only"] == 1.0
+
+
 def test_time_is_counted_over_runs():
     tally = Tally()
     for waited in (1.0, 2.0):

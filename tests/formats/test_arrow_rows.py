@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zephon_nodes.formats.arrow_rows import ArrowUnit, column_reader
+from zephon_nodes.formats.arrow_rows import BAD_VALUE, ArrowUnit, RowsUnit, can_be_made, column_reader, made_rows
 from zephon_nodes.formats.base import BadRow
 
 INT = st.integers(-100, 100)
@@ -124,11 +124,40 @@ def test_rows_of_several_batches_come_in_the_order_asked(sizes, data):
     assert [{**row, "n": row["n"].tolist()} for row in unit.take(index)] == [expected[i] for i in index]
 
 
-def test_rows_that_the_unit_does_not_have_are_refused():
-    unit = ArrowUnit([pa.record_batch({"x": [1, 2]})])
+@pytest.mark.parametrize("unit", [ArrowUnit([pa.record_batch({"x": [1, 2]})]), RowsUnit([{"x": 1}, {"x": 2}], 0)])
+def test_rows_that_the_unit_does_not_have_are_refused(unit):
     for rows in ([2], [0, -1]):
         with pytest.raises(IndexError, match="of a unit of 2 rows"):
             unit.take(rows)
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_rows_made_at_once_are_those_that_are_made_one_by_one(data):
+    kinds = data.draw(st.lists(st.sampled_from(list(TYPES)), min_size=1, max_size=3))
+    count = data.draw(st.integers(0, 9))
+    columns = [data.draw(st.lists(TYPES[kind] | st.none(), min_size=count, max_size=count)) for kind in kinds]
+    arrays = [pa.array(values, kind) for values, kind in zip(columns, kinds, strict=True)]
+    batch = pa.record_batch(arrays, [f"c{i}" for i in range(len(kinds))])
+    flat = all(not pa.types.is_nested(k) and k != pa.null() and "view" not in str(k) for k in kinds)
+    fixed = any(pa.types.is_fixed_size_binary(k) or pa.types.is_temporal(k) or pa.types.is_decimal(k) for k in kinds)
+    assert can_be_made(batch.schema) == (flat and not fixed)
+    if not can_be_made(batch.schema):
+        return
+    cut = data.draw(st.integers(0, count))
+    made = made_rows([batch[:cut], batch[cut:]], ["gone"])
+    assert made == ArrowUnit([batch], ["gone"]).take(range(count))
+    assert [type(value) for row in made for value in row.values()] == [
+        type(value) for row in ArrowUnit([batch], ["gone"]).take(range(count)) for value in row.values()
+    ]
+
+
+def test_rows_that_were_made_are_fresh_each_time():
+    unit = RowsUnit([{"x": 1, "t": "a"}, {"x": 2, "t": "b"}], 10)
+    one, two = unit.take(np.array([1])), unit.take([1, 0, 1])
+    one[0]["x"] = 5
+    assert two == unit.take([1, 0, 1]) == [{"x": 2, "t": "b"}, {"x": 1, "t": "a"}, {"x": 2, "t": "b"}]
+    assert unit.sizes().tolist() == [1, 1] and unit.rows == 2 and unit.nbytes == 10
 
 
 def broken_text(kind):
@@ -144,6 +173,12 @@ def test_broken_utf8_is_a_bad_row_that_names_the_column_and_spoils_no_other(kind
     assert (first, last) == ({"id": 1, "text": "good"}, {"id": 3, "text": "fine"})
     assert isinstance(bad, BadRow)
     assert str(bad.cause).startswith("column 'text' can't be decoded: 'utf-8' codec")
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_broken_utf8_can_not_be_made_at_once(kind):
+    with pytest.raises(BAD_VALUE):
+        made_rows([pa.record_batch({"text": broken_text(kind)})], [])
 
 
 def test_a_value_that_python_can_not_hold_is_a_bad_row_in_any_type():

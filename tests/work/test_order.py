@@ -2,12 +2,14 @@
 
 import threading
 from collections import Counter
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zephon_nodes.work import order as order_module
 from zephon_nodes.work.order import Order
 
 SHUFFLES = ["windows", "global", "none"]
@@ -147,6 +149,16 @@ def test_a_piece_goes_through_its_units_a_window_at_a_time():
             mixed += len(set(units[at : at + 10])) > 1
         assert len(set(units)) <= 9
     assert mixed > 28, "windows of two units were read one unit after the other"
+
+
+@given(orders(["windows"]), st.integers(0, 3), st.data())
+def test_rows_are_the_same_whether_a_window_is_small_enough_to_be_kept_or_not(order, pass_, data):
+    piece = data.draw(st.sampled_from([piece for _, _, piece in pieces(order)]))
+    first = data.draw(st.integers(0, piece[1] - piece[0]))
+    stop = data.draw(st.integers(first, piece[1] - piece[0]))
+    kept = order.take(pass_, piece, first, stop).tolist()
+    with mock.patch.object(order_module, "_KEPT_ROWS", 0):
+        assert order.take(pass_, piece, first, stop).tolist() == kept
 
 
 def test_the_units_of_a_piece_come_from_all_over_the_dataset():

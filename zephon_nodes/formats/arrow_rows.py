@@ -55,11 +55,9 @@ class ArrowUnit(Unit):
 
     def take(self, rows: Rows) -> list[Any]:
         """See ``Unit.take``. Raises IndexError for a row that the unit doesn't have."""
-        index: list[int] = np.asarray(rows, np.int64).tolist() if isinstance(rows, np.ndarray) else [*rows]
+        index = _index(rows, self.rows)
         if not index:
             return []
-        if min(index) < 0 or max(index) >= self.rows:
-            raise IndexError(f"rows {min(index)} to {max(index)} were asked of a unit of {self.rows} rows")
         if len(self._batches) == 1:
             return self._take(0, index)
         which = [bisect_right(self._starts, row) - 1 for row in index]
@@ -119,18 +117,20 @@ class RowsUnit(Unit):
 
     def take(self, rows: Rows) -> list[Any]:
         """See ``Unit.take``. Raises IndexError for a row that the unit doesn't have."""
-        index = rows.tolist() if isinstance(rows, np.ndarray) else rows
-        if len(index) and min(index) < 0:
-            raise IndexError(f"row {min(index)} was asked of a unit of {self.rows} rows")
         made = self._made
-        return [made[i].copy() for i in index]
+        return [made[i].copy() for i in _index(rows, self.rows)]
+
+
+def _index(rows: Rows, count: int) -> list[int]:
+    index: list[int] = np.asarray(rows, np.int64).tolist() if isinstance(rows, np.ndarray) else [*rows]
+    if index and (min(index) < 0 or max(index) >= count):
+        raise IndexError(f"rows {min(index)} to {max(index)} were asked of a unit of {count} rows")
+    return index
 
 
 def can_be_made(schema: pa.Schema) -> bool:
     """Whether the values of all columns are of types that ``made_rows`` takes: texts, bytes and numbers."""
-    kinds = [kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind for kind in schema.types]
-    kinds = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in kinds]
-    return all(kind in _BINARY or _is_number(kind) for kind in kinds)
+    return all(kind in _BINARY or _is_number(kind) for kind in schema.types)
 
 
 def made_rows(batches: Iterable[pa.RecordBatch], absent: Sequence[str]) -> list[dict[str, Any]]:
@@ -138,14 +138,10 @@ def made_rows(batches: Iterable[pa.RecordBatch], absent: Sequence[str]) -> list[
     rows: list[dict[str, Any]] = []
     for batch in batches:
         names = [*batch.schema.names, *absent]
-        columns = [_storage(column).to_pylist() for column in batch.columns]
+        columns = [column.to_pylist() for column in batch.columns]
         columns += [[None] * batch.num_rows] * len(absent)
         rows += [dict(zip(names, values)) for values in zip(*columns, strict=True)]  # noqa: B905 - twice as fast
     return rows
-
-
-def _storage(column: pa.Array) -> pa.Array:
-    return column.storage if isinstance(column, pa.ExtensionArray) else column
 
 
 def _lengths(batch: pa.RecordBatch, small: Callable[..., bool], large: Callable[..., bool]) -> I64:
