@@ -11,6 +11,7 @@ import pytest
 from threads import in_thread
 
 from zephon_nodes.concurrency import SharedCache
+from zephon_nodes.work.base import Coming
 
 
 class Panic(BaseException):
@@ -87,26 +88,27 @@ def test_a_value_leaves_when_all_of_it_was_taken():
 
 def test_what_is_announced_stays_until_it_was_taken_too():
     """The last rows of a unit in one pass are often followed at once by its first rows in the next."""
-    cache, made, said = SharedCache(8), [], []
+    cache, made, coming = SharedCache(8), [], Coming()
 
     def make(key):
         made.append(key)
         return key, 5
 
     cache.fetch({"a": 4}, make)
-    cache.warm({"a": 2, "b": 1}, make, lambda: False, lambda: said.append("announced"))
+    cache.warm({"a": 2, "b": 1}, make, coming)
     cache.fetch({"a": 1}, make)  # all of it, but for what was announced
-    cache.fetch({"a": 2, "b": 1}, make, announced=True)
-    assert (made, said) == (["a", "b"], ["announced"])
+    cache.fetch({"a": 2, "b": 1}, make, coming)
+    assert (made, coming.announced, coming.begun) == (["a", "b"], True, True)
     cache.fetch({"a": 3}, make)  # used up a second time
     cache.fetch({"a": 1}, make)
     assert made == ["a", "b", "a"]
 
 
 def test_nothing_is_announced_or_made_once_it_has_begun():
-    cache, made, said = SharedCache(8), [], []
-    cache.warm({"a": 2}, lambda key: (made.append(key), 5), lambda: True, lambda: said.append("announced"))
-    assert made == said == []
+    cache, made, coming = SharedCache(8), [], Coming()
+    coming.begun = True
+    cache.warm({"a": 2}, lambda key: (made.append(key), 5), coming)
+    assert made == [] and not coming.announced
 
 
 def test_threads_that_crowd_a_small_cache_all_get_their_values():

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runs import chained, run
 
-from zephon_nodes import Dataset, Pipeline, StaticMixtureWorkSource
+from zephon_nodes import Batch, Dataset, Emit, Loader, Microbatch, PackFlat, Pipeline, Read, StaticMixtureWorkSource
 from zephon_nodes.digest import content_digest
 from zephon_nodes.packing import ALGORITHMS
 from zephon_nodes.stream import Together
+from zephon_nodes.testing import digest
 
 LENGTHS = st.lists(st.integers(0, 14), min_size=12, max_size=40)
 PACKS = st.fixed_dictionaries(
@@ -123,3 +124,39 @@ def test_where_rows_stay_together(change, yes, monkeypatch):
     monkeypatch.setattr(Together, "records", lambda rows: told_apart.append(1) or records(rows))
     assert list(change(Pipeline(StaticMixtureWorkSource(documents([3] * 20, "a")), runner="thread", parallelism=1)))
     assert bool(told_apart) == (not yes)
+
+
+class ByParity(PackFlat):
+    def group_of(self, record):
+        return str(record.payload["n"] % 2)
+
+
+def test_what_a_subclass_overrides_is_asked():
+    work = StaticMixtureWorkSource(documents([1, 2, 3, 4] * 5, "a"))
+    for batch in Loader(Batch(ByParity(Read(work), 8, "first_fit", pad_token_id=0), 2), runner="inline"):
+        for row in batch.origins:
+            assert len({origin.row % 2 for origin in row}) == 1
+
+
+class Orphans:
+    """Gives documents that name no parents."""
+
+    def push(self, payload):
+        yield Emit({"input_ids": np.arange(5, dtype=np.int32)}, ())
+
+
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_documents_without_parents_that_are_cut_count_for_nobody(names):
+    work = StaticMixtureWorkSource(documents([1] * 20, names))
+    pipeline = Pipeline(work, runner="inline").stateful_transform(Orphans).pack_flat(4).batch(2)
+    assert sum(len(batch) for batch in pipeline) == 25 * len(names)
+    assert not any(value for name, value in pipeline.metrics().items() if name.startswith("share/"))
+
+
+def test_a_batch_may_be_given_lists_of_pointers():
+    batch = next(iter(Pipeline(StaticMixtureWorkSource(documents([1, 2, 3], "a")), runner="inline").batch(3)))
+    rows, origins = [list(row) for row in batch.pointers], batch.origins
+    other = Microbatch(batch.payloads, rows, batch.lane, batch.files)
+    assert other.origins == origins and digest(other) == digest(batch)
+    batch.pointers = rows[::-1]
+    assert batch.origins == origins[::-1]

@@ -72,7 +72,8 @@ def _lays(node: Node | None) -> bool:
 
 
 def _takes_together(node: Node | None) -> bool:
-    return node is not None and node.takes_together and not node.parallelism and node.runner is None
+    own = node is not None and vars(type(node)).get("takes_together", False)
+    return bool(own and node and not node.parallelism and node.runner is None)
 
 
 def _settings(name: str, node: Node) -> dict[str, Any]:

@@ -35,7 +35,8 @@ class Origin(NamedTuple):
 class Microbatch:
     """The rows of one batch, all of one lane. Its length, items and iteration are those of ``payloads``.
 
-    ``payloads``: one value a row, mostly a dict. ``pointers``: for each row, the rows of files that it is made of.
+    ``payloads``: one value a row, mostly a dict. ``pointers``: for each row, the rows of files that it is made of; as long as
+    nobody has asked for them, ``made_of`` is what they are made of (see ``stream.Origins``; a ``Run`` stands for several rows).
     ``lane``: int. ``files``: dataset name -> names of its files. ``pad_token_id``: for rows that ``to_training`` pads.
     Can be pickled; only those file names that its rows need go along.
 
@@ -46,7 +47,7 @@ class Microbatch:
     [Origin(dataset='demo', file='rows', row=1, epoch=0, pass_=0, shard=0)]
     """
 
-    __slots__ = ("_made_of", "_payloads", "files", "lane", "pad_token_id", "unlaid")
+    __slots__ = ("_payloads", "files", "lane", "made_of", "pad_token_id", "unlaid")
 
     def __init__(
         self,
@@ -58,20 +59,21 @@ class Microbatch:
     ) -> None:
         self.unlaid: list[Unlaid] | None = None
         self.payloads = payloads
-        self._made_of, self.lane, self.files, self.pad_token_id = pointers, lane, files, pad_token_id
+        self.made_of, self.lane, self.files, self.pad_token_id = pointers, lane, files, pad_token_id
 
     @property
     def pointers(self) -> list[tuple[Pointer, ...]]:
-        if any(isinstance(row, (list, Run)) for row in self._made_of):
+        made_of: Any = self.made_of
+        if any(isinstance(row, (list, Run)) for row in made_of):
             found: list[tuple[Pointer, ...]] = []
-            for row in self._made_of:
+            for row in made_of:
                 found += [(at,) for at in row.pointers()] if isinstance(row, Run) else [pointers_of(row)]
-            self._made_of = found
-        return self._made_of  # type: ignore[return-value]
+            self.made_of = made_of = found
+        return made_of  # type: ignore[no-any-return]
 
     @pointers.setter
     def pointers(self, given: Sequence[Origins | Run]) -> None:
-        self._made_of = given
+        self.made_of = given
 
     @property
     def payloads(self) -> list[Any]:

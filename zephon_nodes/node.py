@@ -95,7 +95,7 @@ class Node(BaseNode[Any]):  # type: ignore[misc]
     lays: ClassVar[bool] = False
     """Takes sequences of ``laid_rows`` from a packing node right below it, and lays them out."""
     takes_together: ClassVar[bool] = False
-    """Its accumulator has a ``push_together``."""
+    """Its accumulator has a ``push_together``. Not inherited: what a subclass overrides may need records."""
     ours: ClassVar[bool] = False
     """Nothing that users wrote runs in this node's accumulator, nor in its worker function. Not inherited."""
     rounds: int | None = None

@@ -25,7 +25,6 @@ class PackNode(Node):
     takes = ("rows",)
     holds = True
     cheap = True
-    takes_together = True
 
     def __init__(  # noqa: PLR0913
         self,

@@ -97,7 +97,7 @@ class Piece(NamedTuple):
 
 
 Origins: TypeAlias = "tuple[Pointer, ...] | list[Any]"
-"""Pointers, or a list of what they can be had from: ``Run``, ``Piece``, and others of this kind."""
+"""Pointers, or a list of what they can be had from: ``Run``, ``Piece``, ``Pointer``, and others of this kind."""
 
 
 def pointers_of(origins: Origins) -> tuple[Pointer, ...]:
@@ -108,16 +108,20 @@ def pointers_of(origins: Origins) -> tuple[Pointer, ...]:
     for part in origins:
         if type(part) is Piece:
             found.append(part.pointer())
+        elif type(part) is Pointer:
+            found.append(part)
         else:
             found += part.pointers() if type(part) is Run else pointers_of(part)
     return tuple(found)
 
 
-def rows_in(origins: Origins) -> int:
+def rows_in(origins: Origins | Run) -> int:
     """How many pointers there are."""
-    if not isinstance(origins, list) or (origins and type(origins[0]) is Piece):
+    if isinstance(origins, Run):
+        return origins.stop - origins.first
+    if not isinstance(origins, list) or (origins and type(origins[0]) in (Piece, Pointer)):
         return len(origins)
-    return sum(part.stop - part.first if type(part) is Run else rows_in(part) for part in origins)
+    return sum(map(rows_in, origins))
 
 
 class Record:
@@ -159,9 +163,10 @@ class Record:
 
     @property
     def parts(self) -> tuple[tuple[str, int], ...] | None:
-        if isinstance(self._parts, list):
-            self._parts = tuple((piece.pointer().dataset, piece.stop - piece.start) for piece in self._parts)
-        return self._parts
+        parts = self._parts
+        if isinstance(parts, list):
+            self._parts = parts = tuple((piece.pointer().dataset, piece.stop - piece.start) for piece in parts)
+        return parts
 
     def replaced(self, payload: Any) -> Record:
         """The same record with another payload."""

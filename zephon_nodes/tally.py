@@ -162,7 +162,8 @@ def cut_documents(payload: Any, only: str | None = None) -> list[str]:
     if not isinstance(payload, Microbatch):
         return []
     if payload.unlaid is not None:
-        cut = [row for row, one in enumerate(payload.unlaid) if one.next_id != IGNORE]
+        ends = zip(payload.unlaid, payload.made_of, strict=True)
+        cut = [row for row, (one, made_of) in enumerate(ends) if one.next_id != IGNORE and rows_in(made_of)]
         return [only] * len(cut) if only is not None else [payload.pointers[row][-1].dataset for row in cut]
     out = []
     if not _with_tokens(payload.payloads):

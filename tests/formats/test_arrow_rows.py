@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zephon_nodes.formats.arrow_rows import BAD_VALUE, ArrowUnit, RowsUnit, can_be_made, column_reader, made_rows
+from zephon_nodes.formats.arrow_rows import BAD_VALUE, ArrowUnit, RowsUnit, can_be_made, column_reader
 from zephon_nodes.formats.base import BadRow
 
 INT = st.integers(-100, 100)
@@ -124,7 +124,9 @@ def test_rows_of_several_batches_come_in_the_order_asked(sizes, data):
     assert [{**row, "n": row["n"].tolist()} for row in unit.take(index)] == [expected[i] for i in index]
 
 
-@pytest.mark.parametrize("unit", [ArrowUnit([pa.record_batch({"x": [1, 2]})]), RowsUnit([{"x": 1}, {"x": 2}], 0)])
+@pytest.mark.parametrize(
+    "unit", [ArrowUnit([pa.record_batch({"x": [1, 2]})]), RowsUnit([pa.record_batch({"x": [1, 2]})])]
+)
 def test_rows_that_the_unit_does_not_have_are_refused(unit):
     for rows in ([2], [0, -1]):
         with pytest.raises(IndexError, match="of a unit of 2 rows"):
@@ -145,19 +147,19 @@ def test_rows_made_at_once_are_those_that_are_made_one_by_one(data):
     if not can_be_made(batch.schema):
         return
     cut = data.draw(st.integers(0, count))
-    made = made_rows([batch[:cut], batch[cut:]], ["gone"])
-    assert made == ArrowUnit([batch], ["gone"]).take(range(count))
-    assert [type(value) for row in made for value in row.values()] == [
-        type(value) for row in ArrowUnit([batch], ["gone"]).take(range(count)) for value in row.values()
-    ]
+    made, kept = RowsUnit([batch[:cut], batch[cut:]], ["gone"]), ArrowUnit([batch], ["gone"])
+    rows, want = made.take(range(count)), kept.take(range(count))
+    assert rows == want and [[*row] for row in rows] == [[*row] for row in want]
+    assert [type(v) for row in rows for v in row.values()] == [type(v) for row in want for v in row.values()]
+    assert made.sizes().tolist() == kept.sizes().tolist() and made.rows == count
 
 
 def test_rows_that_were_made_are_fresh_each_time():
-    unit = RowsUnit([{"x": 1, "t": "a"}, {"x": 2, "t": "b"}], 10)
+    unit = RowsUnit([pa.record_batch({"x": [1, 2], "t": ["a", "béc"]})])
     one, two = unit.take(np.array([1])), unit.take([1, 0, 1])
     one[0]["x"] = 5
-    assert two == unit.take([1, 0, 1]) == [{"x": 2, "t": "b"}, {"x": 1, "t": "a"}, {"x": 2, "t": "b"}]
-    assert unit.sizes().tolist() == [1, 1] and unit.rows == 2 and unit.nbytes == 10
+    assert two == unit.take([1, 0, 1]) == [{"x": 2, "t": "béc"}, {"x": 1, "t": "a"}, {"x": 2, "t": "béc"}]
+    assert unit.sizes().tolist() == [1, 4] and unit.rows == 2 and unit.nbytes > 20
 
 
 def broken_text(kind):
@@ -178,7 +180,7 @@ def test_broken_utf8_is_a_bad_row_that_names_the_column_and_spoils_no_other(kind
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
 def test_broken_utf8_can_not_be_made_at_once(kind):
     with pytest.raises(BAD_VALUE):
-        made_rows([pa.record_batch({"text": broken_text(kind)})], [])
+        RowsUnit([pa.record_batch({"text": broken_text(kind)})])
 
 
 def test_a_value_that_python_can_not_hold_is_a_bad_row_in_any_type():

@@ -5,10 +5,18 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+
+
+class Coming(Protocol):
+    """Work that will fetch values. ``begun``: it does, so that it is too late to make any ahead. ``announced``: the cache
+    knows how much it will take."""
+
+    begun: bool
+    announced: bool
 
 
 class SharedCache(Generic[K, V]):
@@ -30,13 +38,16 @@ class SharedCache(Generic[K, V]):
         """A copy, such as that of a worker process, is an empty one."""
         return type(self), (self._limit,)
 
-    def fetch(self, wanted: Mapping[K, int], make: Callable[[K], tuple[V, int]], announced: bool = False) -> dict[K, V]:
+    def fetch(
+        self, wanted: Mapping[K, int], make: Callable[[K], tuple[V, int]], coming: Coming | None = None
+    ) -> dict[K, V]:
         """The values of some keys. ``wanted``: how much of each is taken; ``make(key)``: a value and how much it has.
-        ``announced``: this had been said to ``warm``."""
+        ``coming``: the work that takes them, if ``warm`` may have been told of it."""
         out: dict[K, V] = {}
-        if announced:
+        if coming is not None:
             with self._changed:
-                for key, amount in wanted.items():
+                coming.begun = True
+                for key, amount in wanted.items() if coming.announced else ():
                     self._announce(key, -amount)
         while len(out) < len(wanted):
             mine = self._take_or_claim(wanted, out)
@@ -44,23 +55,17 @@ class SharedCache(Generic[K, V]):
                 out[mine] = self._make(mine, wanted[mine], make)
         return out
 
-    def warm(
-        self,
-        wanted: Mapping[K, int],
-        make: Callable[[K], tuple[V, int]],
-        begun: Callable[[], bool],
-        announce: Callable[[], None],
-    ) -> None:
-        """Makes the values of keys that nobody has made or is making, until it has ``begun`` to be fetched; waits for nobody.
-        ``wanted``: how much of each will be taken. ``announce``: told that it will be."""
+    def warm(self, wanted: Mapping[K, int], make: Callable[[K], tuple[V, int]], coming: Coming) -> None:
+        """Makes the values of keys that nobody has made or is making, until the work has begun to fetch them; waits for nobody.
+        ``wanted``: how much of each will be taken."""
         with self._changed:
-            if not begun():
+            if not coming.begun:
+                coming.announced = True
                 for key, amount in wanted.items():
                     self._announce(key, amount)
-                announce()
         for key in wanted:
             with self._changed:
-                if begun():
+                if coming.begun:
                     return
                 if key in self._entries:
                     continue

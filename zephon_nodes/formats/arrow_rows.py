@@ -110,15 +110,30 @@ class ArrowUnit(Unit):
 
 
 class RowsUnit(Unit):
-    """A unit whose rows have been made: dicts of values that nobody can change."""
+    """A unit whose rows have been made: dicts of values that nobody can change. Rows and sizes are those of ``ArrowUnit``."""
 
-    def __init__(self, rows: list[dict[str, Any]], nbytes: int) -> None:
-        self._made, self.rows, self.nbytes = rows, len(rows), nbytes
+    def __init__(self, batches: Iterable[pa.RecordBatch], absent: Sequence[str] = ()) -> None:
+        """Makes them as the batches come: while one is still in the processor's cache. Raises ``BAD_VALUE``."""
+        self._made: list[dict[str, Any]] = []
+        self._sizes: list[I64] = []
+        self.nbytes = 0
+        for batch in batches:
+            names = [*batch.schema.names, *absent]
+            columns = [column.to_pylist() for column in batch.columns] + [[None] * batch.num_rows] * len(absent)
+            self._made += [dict(zip(names, values)) for values in zip(*columns, strict=True)]  # noqa: B905 - twice as fast
+            self._sizes.append(ArrowUnit([batch]).sizes())
+            self.nbytes += batch.get_total_buffer_size()
+        self.rows = len(self._made)
 
     def take(self, rows: Rows) -> list[Any]:
         """See ``Unit.take``. Raises IndexError for a row that the unit doesn't have."""
         made = self._made
         return [made[i].copy() for i in _index(rows, self.rows)]
+
+    def sizes(self) -> I64:
+        """See ``ArrowUnit.sizes``."""
+        found: I64 = np.concatenate([np.zeros(0, np.int64), *self._sizes])
+        return found
 
 
 def _index(rows: Rows, count: int) -> list[int]:
@@ -129,19 +144,8 @@ def _index(rows: Rows, count: int) -> list[int]:
 
 
 def can_be_made(schema: pa.Schema) -> bool:
-    """Whether the values of all columns are of types that ``made_rows`` takes: texts, bytes and numbers."""
+    """Whether the values of all columns are of types that ``RowsUnit`` takes: texts, bytes and numbers."""
     return all(kind in _BINARY or _is_number(kind) for kind in schema.types)
-
-
-def made_rows(batches: Iterable[pa.RecordBatch], absent: Sequence[str]) -> list[dict[str, Any]]:
-    """All rows, made as the batches come: while one is still in the processor's cache. Raises ``BAD_VALUE``."""
-    rows: list[dict[str, Any]] = []
-    for batch in batches:
-        names = [*batch.schema.names, *absent]
-        columns = [column.to_pylist() for column in batch.columns]
-        columns += [[None] * batch.num_rows] * len(absent)
-        rows += [dict(zip(names, values)) for values in zip(*columns, strict=True)]  # noqa: B905 - twice as fast
-    return rows
 
 
 def _lengths(batch: pa.RecordBatch, small: Callable[..., bool], large: Callable[..., bool]) -> I64:

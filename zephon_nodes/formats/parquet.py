@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zephon_nodes.errors import ReadError
-from zephon_nodes.formats.arrow_rows import BAD_VALUE, ArrowUnit, RowsUnit, can_be_made, check_names, made_rows
+from zephon_nodes.formats.arrow_rows import BAD_VALUE, ArrowUnit, RowsUnit, can_be_made, check_names
 from zephon_nodes.formats.base import Shard, Unit
 from zephon_nodes.hashing import I64
 from zephon_nodes.storage import StoredFile, read_errors
@@ -83,7 +83,7 @@ class ParquetShard(Shard):
         if nbytes < _LONG_ROW * self.unit_rows[unit] or not can_be_made(reader.schema_arrow):
             return None
         with suppress(*BAD_VALUE):
-            return RowsUnit(made_rows(self._batches(reader, unit, _CACHED_BYTES), self._absent()), nbytes)
+            return RowsUnit(self._batches(reader, unit, _CACHED_BYTES), self._absent())
         return None
 
     def _batches(self, reader: pq.ParquetFile, unit: int, nbytes: int) -> Iterable[pa.RecordBatch]:

@@ -44,6 +44,7 @@ class PackFlat(PackNode):
 
     kind = "pack_flat"
     ours = True
+    takes_together = True
 
     def __init__(  # noqa: PLR0913
         self,

@@ -31,6 +31,7 @@ class PackSequences(PackNode):
 
     kind = "pack_sequences"
     ours = True
+    takes_together = True
 
     def __init__(  # noqa: PLR0913
         self,

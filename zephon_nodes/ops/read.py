@@ -102,11 +102,10 @@ class _Reader:
         if self._prefetcher is not None:
             self._prefetcher.want((when, (name, shard), nbytes) for when, name, shard, nbytes in work.soon)
         if not self._random_access:
-            self.cache.warm(Counter(self._located(work)[0]), self._decode, work.coming.has_begun, work.coming.announce)
+            self.cache.warm(Counter(self._located(work)[0]), self._decode, work.coming)
         return []
 
     def _payloads(self, work: Chunk) -> list[Any]:
-        work.coming.begun = True
         if self._prefetcher is not None:
             shards = set(zip(work.dataset.tolist(), work.shard.tolist(), strict=True))
             self._prefetcher.used((work.names[number], shard) for number, shard in shards)
@@ -114,10 +113,12 @@ class _Reader:
         left = self._single_rows(work, out) if self._random_access else range(len(work))
         wanted = self._wanted(work, left)
         amounts = {key: len(rows) for key, (_, rows) in wanted.items()}
-        found = self.cache.fetch(amounts, self._decode, work.coming.announced)
+        found = self.cache.fetch(amounts, self._decode, work.coming)
         for key, (places, rows) in wanted.items():
             for place, payload in zip(places, found[key].take(rows), strict=True):
                 out[place] = payload
+        if work.first + len(work) == len(work.whole):
+            work.whole.located = None  # whoever keeps a batch keeps the chunk
         return out
 
     def _wanted(self, work: Chunk, left: Sequence[int]) -> dict[UnitKey, tuple[list[int], list[int]]]:

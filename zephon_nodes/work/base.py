@@ -282,19 +282,12 @@ def source_name(source: Source) -> str:
 
 
 class Coming:
-    """``begun``: rows of a chunk are being read, so that it is too late to fetch anything ahead. ``announced``: the cache of
-    units knows that they will be."""
+    """What the cache of units is told of a chunk: see there."""
 
     __slots__ = ("announced", "begun")
 
     def __init__(self) -> None:
         self.begun = self.announced = False
-
-    def has_begun(self) -> bool:
-        return self.begun
-
-    def announce(self) -> None:
-        self.announced = True
 
 
 class Chunk(Sequence[Pointer]):
