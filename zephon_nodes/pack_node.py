@@ -124,7 +124,7 @@ class _Packing(Accumulator):
             lengths = [*map(node.length, rows.payloads)]
         except Exception:  # noqa: BLE001 - comes again when the record is pushed by itself
             return None
-        if node.homogeneity != "none" or (node.overlong != "split" and max(lengths) > node.max_length):
+        if node.homogeneity != "none" or (node.overlong != "split" and max(lengths, default=0) > node.max_length):
             return None
         add, done = self._packer("").add, []
         for pushed, (row, length) in enumerate(zip(rows.rows(), lengths, strict=True), 1):

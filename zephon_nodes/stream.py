@@ -73,10 +73,10 @@ class Run(NamedTuple):
     first: int
     stop: int
 
-    def pointers(self) -> list[Pointer]:
+    def pointers(self) -> Sequence[Pointer]:
         return self.chunk.pointers()[self.first : self.stop]
 
-    def identities(self) -> list[int]:
+    def identities(self) -> Sequence[int]:
         return self.chunk.identities()[self.first : self.stop]
 
 

@@ -115,13 +115,11 @@ class RowsUnit(Unit):
     def __init__(self, batches: Iterable[pa.RecordBatch], absent: Sequence[str] = ()) -> None:
         """Makes them as the batches come: while one is still in the processor's cache. Raises ``BAD_VALUE``."""
         self._made: list[dict[str, Any]] = []
-        self._sizes: list[I64] = []
         self.nbytes = 0
         for batch in batches:
             names = [*batch.schema.names, *absent]
             columns = [column.to_pylist() for column in batch.columns] + [[None] * batch.num_rows] * len(absent)
             self._made += [dict(zip(names, values)) for values in zip(*columns, strict=True)]  # noqa: B905 - twice as fast
-            self._sizes.append(ArrowUnit([batch]).sizes())
             self.nbytes += batch.get_total_buffer_size()
         self.rows = len(self._made)
 
@@ -132,8 +130,8 @@ class RowsUnit(Unit):
 
     def sizes(self) -> I64:
         """See ``ArrowUnit.sizes``."""
-        found: I64 = np.concatenate([np.zeros(0, np.int64), *self._sizes])
-        return found
+        texts = [[value for value in row.values() if isinstance(value, str)] for row in self._made]
+        return np.array([max(1, sum(len(text.encode()) for text in row)) for row in texts], np.int64)
 
 
 def _index(rows: Rows, count: int) -> list[int]:

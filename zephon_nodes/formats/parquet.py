@@ -80,7 +80,7 @@ class ParquetShard(Shard):
     def _made(self, reader: pq.ParquetFile, unit: int) -> Unit | None:
         """A unit of long rows, all made at once; None if that can't be done."""
         nbytes = int(self.unit_bytes[unit])
-        if nbytes < _LONG_ROW * self.unit_rows[unit] or not can_be_made(reader.schema_arrow):
+        if nbytes < _LONG_ROW * self.unit_rows[unit] or not can_be_made(self._schema(reader)):
             return None
         with suppress(*BAD_VALUE):
             return RowsUnit(self._batches(reader, unit, _CACHED_BYTES), self._absent())
@@ -95,6 +95,12 @@ class ParquetShard(Shard):
         if fit >= rows:
             return reader.read_row_group(unit, **options).to_batches()  # type: ignore[no-any-return]
         return reader.iter_batches(row_groups=[unit], batch_size=min(max(fit, 1), _BATCH_ROWS), **options)  # type: ignore[no-any-return]
+
+    def _schema(self, reader: pq.ParquetFile) -> pa.Schema:
+        """Of what is read; with a column inside another one, of everything."""
+        schema = reader.schema_arrow
+        inside = self._columns is None or not set(self._columns) <= set(schema.names)
+        return schema if inside else pa.schema([schema.field(name) for name in self._columns or ()])
 
     def _absent(self) -> list[str]:
         tops = {name.partition(".")[0] for name in self._columns or ()}

@@ -136,15 +136,15 @@ class _Reader:
 
     def _located(self, work: Chunk) -> tuple[Sequence[UnitKey], Sequence[int]]:
         """The unit of each row, and which row of it that is. Found for a whole chunk at once: it comes in small pieces."""
-        whole = work.whole
-        if whole.located is None:
+        whole, located = work.whole, work.whole.located
+        if located is None:
             try:
-                whole.located = self._locate(whole)
+                located = whole.located = self._locate(whole)
             except IndexError:  # a row that doesn't exist concerns the piece in which it is
                 if whole is work:
                     raise
                 return self._locate(work)
-        units, rows = whole.located
+        units, rows = located
         return units[work.first : work.first + len(work)], rows[work.first : work.first + len(work)]
 
     def _locate(self, work: Chunk) -> tuple[list[UnitKey], list[int]]:

@@ -347,22 +347,22 @@ class Chunk(Sequence[Pointer]):
     def __iter__(self) -> Iterator[Pointer]:
         return iter(self.pointers())
 
-    def pointers(self) -> list[Pointer]:
+    def pointers(self) -> Sequence[Pointer]:
         whole = self.whole
         if whole._pointers is None:
             names = [self.names[i] for i in whole.dataset.tolist()]
             fields = zip(names, whole.shard.tolist(), whole.row.tolist(), whole.pass_.tolist(), strict=True)
             whole._pointers = [*map(_pointer, fields)]
-        return whole._pointers[self.first : self.first + len(self)]
+        return whole._pointers if whole is self else whole._pointers[self.first : self.first + len(self)]
 
-    def identities(self) -> list[int]:
+    def identities(self) -> Sequence[int]:
         whole = self.whole
         if whole._identities is None:
             keys = np.array([_row_key(name) for name in self.names], np.uint64)[whole.dataset]
             for part in (whole.shard, whole.row, whole.pass_):
                 keys = mix_array(keys ^ part.astype(np.uint64))
             whole._identities = [int(x) for x in keys.tolist()]
-        return whole._identities[self.first : self.first + len(self)]
+        return whole._identities if whole is self else whole._identities[self.first : self.first + len(self)]
 
 
 @functools.lru_cache(maxsize=4096)
