@@ -73,7 +73,7 @@ def write_index(
         raise ConfigError(
             f"{nameless[0]}: the store tells no version of it, so that nobody could tell whether an index is stale"
         )
-    journal = os.path.join(staging, f"{hashlib.sha256(place.encode()).hexdigest()[:16]}.partial")
+    journal = os.path.join(staging, f"{hashlib.sha256(os.fsencode(place)).hexdigest()[:16]}.partial")
     known = _known(dataset, journal)
     new = [file for file in files if _key(file) not in known]
     with _journal(journal) as log, bar("indexing", len(files), "shards") as advance:

@@ -36,7 +36,7 @@ def _number(value: Any) -> Any:
 
 def recipe_hash(recipe: str) -> str:
     """SHA-256 of a canonical recipe, hexadecimal."""
-    return hashlib.sha256(recipe.encode()).hexdigest()
+    return hashlib.sha256(recipe.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def differences(saved: Any, current: Any) -> list[str]:

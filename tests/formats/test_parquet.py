@@ -1,4 +1,5 @@
 import io
+import json
 import os
 import uuid
 
@@ -11,6 +12,7 @@ from files_over_http import serve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zephon_nodes import Dataset, Pipeline, StaticMixtureWorkSource
 from zephon_nodes.errors import ReadError
 from zephon_nodes.formats import parquet
 from zephon_nodes.formats.base import BadRow
@@ -262,6 +264,39 @@ def test_what_was_read_is_freed(tmp_path):
         held.append(pa.total_allocated_bytes() - before)
         assert unit.rows == 200
     assert max(held) < 3 * group
+
+
+def test_a_name_that_is_no_text_is_read_and_has_a_recipe(tmp_path, good):
+    """A file from another system may have a name in Latin-1."""
+    (tmp_path / os.fsdecode(b"caf\xe9.parquet")).write_bytes(good)
+    data = Dataset.from_path("menu", tmp_path)
+    assert [row["t"] for row in data] == [f"text {i}" * 9 for i in range(400)]
+    pipeline = Pipeline(StaticMixtureWorkSource([data]), runner="inline").batch(400)
+    assert [len(batch) for batch in pipeline] == [400] and len(pipeline.recipe_hash) == 64
+    other = Pipeline(StaticMixtureWorkSource([data]), runner="inline").batch(400)
+    other.load_state_dict(json.loads(json.dumps(pipeline.state_dict())))
+
+
+@pytest.mark.parametrize("columns", [None, ["image"], ["image", "n"], ["note"], ["image", "gone"], ["words"]])
+def test_rows_that_are_made_at_once_are_like_others(tmp_path, monkeypatch, columns):
+    table = pa.table(
+        {
+            "n": range(90),
+            "image": [bytes([i]) * 5000 for i in range(90)],
+            "note": [None if i % 3 else "né" * 6000 for i in range(90)],
+            "words": [[i] * 3000 for i in range(90)],
+        }
+    )
+    names = set(columns or table.column_names)
+    expected = [{name: row.get(name) for name in columns or table.column_names} for row in table.to_pylist()]
+    store(tmp_path, table, row_group_size=40, use_dictionary=False)
+    shard = opened(tmp_path / "a.parquet", columns)
+    units = [shard.read(unit) for unit in range(3)]
+    assert [type(unit).__name__ for unit in units] == ["ArrowUnit" if "words" in names else "RowsUnit"] * 3
+    sizes = [unit.sizes().tolist() for unit in units]
+    assert [plain(row) for unit in units for row in unit.take(range(unit.rows))] == expected
+    monkeypatch.setattr(parquet, "_LONG_ROW", 1 << 40)
+    assert [shard.read(unit).sizes().tolist() for unit in range(3)] == sizes
 
 
 def test_nothing_stays_open(tmp_path, good):
