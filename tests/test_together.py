@@ -2,6 +2,8 @@
 nothing else."""
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from zephon_nodes import Batch, Dataset, Emit, Loader, Microbatch, PackFlat, Pip
 from zephon_nodes.digest import content_digest
 from zephon_nodes.packing import ALGORITHMS
 from zephon_nodes.stream import Together
-from zephon_nodes.testing import digest
+from zephon_nodes.testing import assert_resumes_everywhere, digest
 
 LENGTHS = st.lists(st.integers(0, 14), min_size=12, max_size=40)
 PACKS = st.fixed_dictionaries(
@@ -160,3 +162,19 @@ def test_a_batch_may_be_given_lists_of_pointers():
     assert other.origins == origins and digest(other) == digest(batch)
     batch.pointers = rows[::-1]
     assert batch.origins == origins[::-1]
+
+
+@pytest.mark.parametrize("column", ["image", "input_ids"])
+def test_rows_of_files_are_the_same_in_every_runner(tmp_path, column):
+    """Long rows of bytes are made at once when their row group is read, lists of numbers one by one."""
+    table = pa.table({"image": [bytes([i]) * 4000 for i in range(90)], "input_ids": [[i] * (i % 9) for i in range(90)]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=40)
+
+    def make(**options):
+        work = StaticMixtureWorkSource([Dataset.from_path("d", tmp_path, columns=[column])], None, 2, 16, 2)
+        pipeline = Pipeline(work, **options)
+        return (pipeline if column == "image" else pipeline.pack_flat(16, "first_fit")).batch(4)
+
+    runs = [[digest(batch) for batch in make(runner=runner)] for runner in ("inline", "thread", "process")]
+    assert runs[0] == runs[1] == runs[2]
+    assert_resumes_everywhere(lambda: make(runner="inline"))

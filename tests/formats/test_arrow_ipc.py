@@ -231,3 +231,12 @@ def test_big_rows_come_from_a_map_only_where_that_is_wanted(tmp_path, memory_map
     (tmp_path / "a.arrow").write_bytes(written(table.slice(1), "stream"))
     with pytest.raises(ReadError, match=r"a\.arrow: the file has changed"):
         unit.take([0]) if memory_map else dataset.shard(0).read(0)
+
+
+@pytest.mark.parametrize("nbytes", [3, 200_000], ids=["small", "mapped"])
+def test_a_name_that_is_no_text_is_read(tmp_path, nbytes):
+    """A file from another system may have a name in Latin-1."""
+    table = pa.table({"x": [bytes([i]) * nbytes for i in range(3)]})
+    with pa.ipc.new_file(open(tmp_path / os.fsdecode(b"caf\xe9.arrow"), "wb"), table.schema) as out:
+        out.write_table(table)
+    assert [*Dataset.from_path("menu", tmp_path)] == table.to_pylist()

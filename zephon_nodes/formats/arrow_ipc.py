@@ -212,7 +212,7 @@ def _decoded(scan: _Scan, parts: Sequence[Any]) -> pa.RecordBatch:
 def _mapped_unit(shard: ArrowShard, unit: int) -> ArrowUnit:
     scan = _scan(*shard._place)
     start, stop = int(scan.starts[unit]), int(scan.stops[unit])
-    with read_errors(shard.file, "map"), pa.memory_map(scan.data.path) as mapped:
+    with read_errors(shard.file, "map"), pa.memory_map(os.fsencode(scan.data.path)) as mapped:
         whole = mapped.read_buffer()
     with _decoding(shard.file, f"record batch {unit}"):
         return shard._unit(unit, _decoded(scan, [whole[start:stop]]))

@@ -67,7 +67,7 @@ def _warn(folder: str, cause: str) -> None:
 
 def _load(path: str, key: bytes, fits: Callable[[pa.Buffer], bool]) -> pa.Buffer | None:
     try:
-        with pa.memory_map(path) as mapped:
+        with pa.memory_map(os.fsencode(path)) as mapped:
             buffer = mapped.read_buffer()
     except (OSError, pa.ArrowException):
         return None
