@@ -237,6 +237,7 @@ def test_big_rows_come_from_a_map_only_where_that_is_wanted(tmp_path, memory_map
 def test_a_name_that_is_no_text_is_read(tmp_path, nbytes):
     """A file from another system may have a name in Latin-1."""
     table = pa.table({"x": [bytes([i]) * nbytes for i in range(3)]})
-    with pa.ipc.new_file(open(tmp_path / os.fsdecode(b"caf\xe9.arrow"), "wb"), table.schema) as out:
+    place = tmp_path / os.fsdecode(b"caf\xe9.arrow")
+    with open(place, "wb") as sink, pa.ipc.new_file(sink, table.schema) as out:
         out.write_table(table)
     assert [*Dataset.from_path("menu", tmp_path)] == table.to_pylist()
