@@ -1,4 +1,6 @@
+import gc
 import pickle
+import weakref
 
 import numpy as np
 import pytest
@@ -23,10 +25,17 @@ def batches(draw):
             ids.append(np.array(draw(st.lists(st.integers(0, 99), min_size=size, max_size=size)), np.int32))
             masks.append(draw(st.none() | st.just(np.arange(size) % 2 == 0)))
             room -= size
-        masked = any(mask is not None for mask in masks)
         next_id = training.IGNORE if room else draw(st.sampled_from([training.IGNORE, 3]))
-        out.append(Unlaid(ids, masks if masked else None, next_id, room, LENGTH, PAD))
+        out.append(sequence(ids, next_id, room, masks))
     return out
+
+
+def sequence(ids, next_id=training.IGNORE, padding=0, masks=(), pad=PAD):
+    """A sequence of documents."""
+    counts = [*map(len, ids)]
+    mask = laid_rows.mask_of(masks, counts) if any(one is not None for one in masks) else None
+    length = sum(counts) + padding
+    return Unlaid(training.concatenated(ids, np.int32), counts, mask, next_id, padding, length, pad)
 
 
 def same(left, right):
@@ -41,11 +50,17 @@ def same(left, right):
 def test_rows_are_those_of_assemble(sequences):
     for row, one in zip(laid_rows.rows(sequences), sequences, strict=True):
         mask = row.pop("loss_mask", None)
-        same(row, training.assemble(one.ids, LENGTH, PAD, one.next_id))
-        assert (mask is None) == (one.masks is None)
+        ids = np.split(one.tokens, np.cumsum(one.counts)[:-1]) if one.counts else []
+        same(row, training.assemble(ids, LENGTH, PAD, one.next_id))
+        assert (mask is None) == (one.mask is None)
         if mask is not None:
-            own = [[True] * len(i) if m is None else m.tolist() for i, m in zip(one.ids, one.masks, strict=True)]
-            assert mask.tolist() == [bit for bits in own for bit in bits] + [False] * one.padding
+            assert mask.tolist() == one.mask.tolist() + [False] * one.padding
+
+
+def test_a_document_without_a_mask_is_trained_everywhere():
+    one = sequence([[5, 6], [7, 8, 9], []], padding=1, masks=[None, np.array([0, 1, 1]), None])
+    assert laid_rows.rows([one])[0]["loss_mask"].tolist() == [1, 1, 0, 1, 1, 0]
+    assert training.concatenated([], np.int32).tolist() == []
 
 
 @given(batches())
@@ -72,8 +87,25 @@ def test_tensors_are_the_same_whether_or_not_somebody_has_looked_at_the_rows(seq
     assert fresh.unlaid is not None
 
 
+def test_a_batch_that_nobody_has_looked_at_keeps_tokens_and_no_documents():
+    made = []
+
+    def document(row):
+        ids = np.arange(row["n"] * 8, dtype=np.int32)
+        made.append(weakref.ref(ids))
+        return {"input_ids": ids, "loss_mask": ids > 2}
+
+    source = StaticMixtureWorkSource([Dataset.from_rows("d", [{"n": n} for n in (1, 4, 2, 3)])], shuffle="none")
+    with Pipeline(source, runner="inline").map(document).pack_flat(8).batch(2) as pipeline:
+        batches = list(pipeline)
+        gc.collect()
+        assert len(made) == 4 and all(one() is None for one in made)
+        assert [len(batch.unlaid) for batch in batches] == [2] * 5
+        assert [row["input_ids"][0] for batch in batches for row in batch] == [0, 0, 8, 16, 24, 0, 8, 0, 8, 16]
+
+
 def test_what_is_changed_in_a_row_is_in_the_tensors():
-    one = Unlaid([np.arange(4, dtype=np.int32)], None, training.IGNORE, 0, 4, 0)
+    one = sequence([np.arange(4)])
     batch = Microbatch([one, one], [(), ()], 0, {})
     batch[1]["input_ids"][0] = 50
     assert batch.to_training(backend="numpy")["input_ids"].tolist() == [[0, 1, 2, 3], [50, 1, 2, 3]]
@@ -82,7 +114,7 @@ def test_what_is_changed_in_a_row_is_in_the_tensors():
 
 
 def test_sequences_among_other_rows_are_laid_out_one_by_one():
-    one = Unlaid([np.arange(3, dtype=np.int32)], None, training.IGNORE, 1, 4, 9)
+    one = sequence([np.arange(3)], padding=1, pad=9)
     batch = Microbatch([{"input_ids": np.arange(2)}, one], [(), ()], 0, {})
     assert batch.unlaid is None and batch[1]["input_ids"].tolist() == [0, 1, 2, 9]
 

@@ -216,3 +216,21 @@ def test_flat_document_ids_keep_documents_and_share_none(stack):
     names = [(row, doc) if doc >= 0 else None for row in range(len(rows)) for doc in rows[row][1]]
     numbers = {None: -1, **{name: n for n, name in enumerate(dict.fromkeys(x for x in names if x))}}
     assert flat.tolist() == [numbers[name] for name in names]
+
+
+KINDS = [np.int32, np.int64, np.uint8, ">i4"]
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 99), max_size=5), st.sampled_from([*KINDS, list, "gaps"]))))
+def test_parts_of_any_kind_end_to_end_are_an_array_of_its_own(parts):
+    def made(values, kind):
+        if kind == "gaps":
+            return np.repeat(np.array(values, np.int32), 2)[::2]
+        return values if kind is list else np.array(values, kind)
+
+    given_ = [made(*part) for part in parts]
+    for dtype in (np.int32, np.int64):
+        got = training.concatenated(given_, dtype)
+        assert got.dtype == dtype and got.flags.writeable
+        assert got.tolist() == [value for values, _ in parts for value in values]
+        assert not any(np.shares_memory(got, part) for part in given_)

@@ -1,12 +1,13 @@
 """Packed sequences that are laid out a batch at a time, and only if they are looked at.
 
 Laying documents end to end takes a dozen numpy calls, however many sequences they make. So where ``Batch`` stands right
-behind ``PackFlat``, packing hands on the pieces of each sequence, and the ``Microbatch`` lays them all at once: as the
+behind ``PackFlat``, packing hands on the tokens of each sequence, and the ``Microbatch`` lays them all at once: as the
 tensors of a training step, or as rows for whoever looks at them.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,16 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_nodes.hashing import I64
-from zephon_nodes.training import IGNORE, lay
+from zephon_nodes.training import IGNORE, Segments, filler, lay
 
 
 class Unlaid(NamedTuple):
-    """One sequence to be. ``ids``: 1-D ints of each document. ``masks``: their loss masks, None where a document has none,
-    or None if no one has. ``next_id``: the token behind the last one in its document, -100 for none. ``padding``: places
-    that are left of the ``length``, S."""
+    """One sequence to be. ``tokens``: int32, those of its documents end to end; nothing but these is kept of them. ``counts``:
+    tokens of each document. ``mask``: their loss masks end to end, None if no one has any. ``next_id``: the token behind the
+    last one in its document, -100 for none. ``padding``: places that are left of the ``length``, S."""
 
-    ids: list[Any]
-    masks: list[Any] | None
+    tokens: npt.NDArray[np.int32]
+    counts: list[int]
+    mask: npt.NDArray[Any] | None
     next_id: int
     padding: int
     length: int
@@ -39,8 +41,8 @@ def rows(sequences: Sequence[Unlaid]) -> list[dict[str, Any]]:
             "padding_length": one.padding,
             "next_id": one.next_id,
         }
-        if one.masks is not None:
-            row["loss_mask"] = mask(one)
+        if one.mask is not None:
+            row["loss_mask"] = _padded(one.mask, one.length)
         out.append(row)
     return out
 
@@ -49,38 +51,49 @@ def stack(sequences: Sequence[Unlaid]) -> dict[str, Any]:
     """All sequences as ``training.stack`` gives their rows; and, if none has a loss mask, their ``labels``."""
     arrays = _lay(sequences, np.int64)
     next_id = np.array([one.next_id for one in sequences], np.int64)
-    if all(one.masks is None for one in sequences):
-        return {**arrays, "next_id": next_id, "loss_mask": None, "labels": _labels(arrays["input_ids"], sequences)}
+    if all(one.mask is None for one in sequences):
+        labels = _labels(arrays["input_ids"], sequences, next_id)
+        return {**arrays, "next_id": next_id, "loss_mask": None, "labels": labels}
     every = np.ones(sequences[0].length, np.bool_)
-    masks = [every if one.masks is None else mask(one) != 0 for one in sequences]
+    masks = [every if one.mask is None else _padded(one.mask, one.length) != 0 for one in sequences]
     return {**arrays, "next_id": next_id, "loss_mask": np.stack(masks)}
 
 
-def _labels(input_ids: I64, sequences: Sequence[Unlaid]) -> I64:
+def _labels(input_ids: I64, sequences: Sequence[Unlaid], next_id: I64) -> I64:
     """``training.labels`` without a loss mask: where documents end is known here, so nothing need be compared."""
     out = np.empty_like(input_ids)
-    flat, at, ends = out.reshape(-1), -1, []
+    flat, begin, ends = out.reshape(-1), 0, list[int]()
     flat[:-1] = input_ids.reshape(-1)[1:]
     for one in sequences:
-        for ids in one.ids:
-            at += len(ids)
-            ends.append(at)
-        flat[at + 1 : at + 1 + one.padding] = IGNORE
-        at += one.padding
-    flat[ends] = IGNORE
-    out[:, -1] = [one.next_id for one in sequences]
+        ends += itertools.accumulate(one.counts, initial=begin)
+        begin += one.length
+        if one.padding:
+            flat[begin - one.padding : begin] = IGNORE
+    flat[np.array(ends) - 1] = IGNORE  # a sequence's own begin among them: the one before ends there
+    out[:, -1] = next_id
     return out
 
 
-def mask(one: Unlaid) -> npt.NDArray[Any]:
-    """The loss masks of a sequence end to end, zeros at padding; a document without one is trained everywhere."""
-    pairs = zip(one.ids, one.masks or [None] * len(one.ids), strict=True)
-    laid = np.concatenate([np.ones(len(ids), np.bool_) if own is None else np.asarray(own) for ids, own in pairs])
-    out = np.zeros((one.length, *laid.shape[1:]), laid.dtype)
-    out[: len(laid)] = laid
+def mask_of(parts: Sequence[Any], counts: Sequence[int]) -> npt.NDArray[Any]:
+    """The loss masks of documents end to end. None in the place of one: it is trained everywhere."""
+    pairs = zip(parts, counts, strict=True)
+    return np.concatenate([np.ones(count, np.bool_) if own is None else np.asarray(own) for own, count in pairs])
+
+
+def _padded(mask: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
+    out = np.zeros((length, *mask.shape[1:]), mask.dtype)
+    out[: len(mask)] = mask
     return out
 
 
-def _lay(sequences: Sequence[Unlaid], dtype: type) -> dict[str, I64]:
-    length, pad = sequences[0].length, sequences[0].pad_token_id
-    return lay([one.ids for one in sequences], length, pad, dtype)
+def _lay(sequences: Sequence[Unlaid], dtype: type) -> dict[str, npt.NDArray[Any]]:
+    parts, numbers, counts = list[Any](), list[int](), list[int]()
+    for tokens, own, _, _, padding, length, pad_token_id in sequences:
+        parts.append(tokens)
+        numbers += range(len(own))
+        counts += own
+        if padding:
+            parts.append(filler(length, pad_token_id)[:padding])
+            numbers.append(-1)
+            counts.append(padding)
+    return lay(Segments(parts, numbers, counts), (len(sequences), sequences[0].length), dtype)

@@ -17,6 +17,7 @@ from zephon_nodes.stream import Drop, Piece, Pointer, Record, Row, Together
 
 Homogeneity: TypeAlias = "Literal['none', 'component'] | Mapping[str, Sequence[str]]"
 Length: TypeAlias = Callable[[Any], int]
+_INT32 = np.dtype(np.int32)
 
 
 class PackNode(Node):
@@ -98,6 +99,10 @@ class PackNode(Node):
         """The length of a document. Raises ``ValueError`` saying why it can't be packed."""
         return check_document(payload, self.aligned)
 
+    def lengths(self, payloads: Sequence[Any]) -> list[int]:
+        """The length of each of some documents."""
+        return [*map(self.length, payloads)]
+
     def accumulator(self, place: Place) -> Accumulator:
         return _Packing(self, place.node)
 
@@ -121,7 +126,7 @@ class _Packing(Accumulator):
     def push_together(self, rows: Together) -> list[tuple[int, Any]] | None:
         node = self._node
         try:
-            lengths = [*map(node.length, rows.payloads)]
+            lengths = node.lengths(rows.payloads)
         except Exception:  # noqa: BLE001 - comes again when the record is pushed by itself
             return None
         if node.homogeneity != "none" or (node.overlong != "split" and max(lengths, default=0) > node.max_length):
@@ -164,6 +169,16 @@ def check_document(payload: Any, aligned: Sequence[str] = ()) -> int:
     return length
 
 
+def check_documents(payloads: Sequence[Any], aligned: Sequence[str] = ()) -> list[int]:
+    """``check_document`` of each."""
+    if not aligned and {*map(type, payloads)} == {dict}:
+        ids = [payload.get("input_ids") for payload in payloads]
+        plain = {*map(type, ids)} == {np.ndarray} and [one.dtype for one in ids].count(_INT32) == len(ids)
+        if plain and {one.ndim for one in ids} == {1} and not any("loss_mask" in payload for payload in payloads):
+            return [*map(len, ids)]
+    return [check_document(payload, aligned) for payload in payloads]
+
+
 def _check_ids(ids: Any) -> None:
     array = np.asarray(ids)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
@@ -183,9 +198,12 @@ def token_count(payload: Any) -> int:
 
 def packed_record(payload: Any, parts: Sequence[Part]) -> Record:
     """The record of a sequence: its identity is made of the parts' in order, its origins are theirs."""
-    if all(type(part[0]) is Row for part in parts):
-        # Not the documents, which would live as long as the batch.
-        pieces = [_piece((doc.chunk, doc.place, start, stop)) for doc, start, stop, _ in parts]
+    pieces: list[Piece] = []  # not the documents, which would live as long as the batch
+    for doc, start, stop, _ in parts:
+        if type(doc) is not Row:
+            break
+        pieces.append(_piece((doc.chunk, doc.place, start, stop)))
+    else:
         return Record(payload, pieces, pieces, parts=pieces)
     members: list[int] = []
     origins: list[Pointer] = []

@@ -108,24 +108,32 @@ class FirstFit(Packer):
         self._num_bins = _positive("num_bins", num_bins)
         self._rooms: list[int] = []
         self._bins: list[list[Part]] = []
+        self._most = 0  # no bin has more room than this: saves most of the looking
 
     def add(self, doc: Any, length: int) -> list[list[Part]]:
-        done, rest = _windows(doc, length, self.max_length)
-        if rest is None:
-            return done
-        need = rest[2] - rest[1]
-        rooms, index = self._rooms, 0
-        for room in rooms:
-            if room >= need:
-                break
-            index += 1
-        else:
-            if index == self._num_bins:
+        done: list[list[Part]] = []
+        rest, need = _part((doc, 0, length, length)), length
+        if length >= self.max_length:
+            done, found = _windows(doc, length, self.max_length)
+            if found is None:
+                return done
+            rest, need = found, found.stop - found.start
+        rooms, bins, index = self._rooms, self._bins, -1
+        if need <= self._most:
+            index = 0
+            for room in rooms:
+                if room >= need:
+                    break
+                index += 1
+            else:
+                self._most, index = need - 1, -1
+        if index < 0:
+            if len(rooms) == self._num_bins:
                 done.append(self._leave(0))
-                index -= 1
+            self._most = max(self._most, self.max_length - need)
             rooms.append(self.max_length)
-            self._bins.append([])
-        parts = self._bins[index]
+            bins.append([])
+        parts = bins[index]
         parts.append(rest)
         rooms[index] -= need
         if not rooms[index] or len(parts) >= self._cap:
@@ -137,7 +145,7 @@ class FirstFit(Packer):
         return self._bins.pop(index)
 
     def flush(self) -> list[list[Part]]:
-        bins, self._bins, self._rooms = self._bins, [], []
+        bins, self._bins, self._rooms, self._most = self._bins, [], [], 0
         return bins
 
 
@@ -272,8 +280,8 @@ def _windows(doc: Any, length: int, max_length: int) -> tuple[list[list[Part]], 
     if length < max_length:
         return [], _part((doc, 0, length, length))
     stop = length - length % max_length
-    full = [[Part(doc, start, start + max_length, length)] for start in range(0, stop, max_length)]
-    return full, Part(doc, stop, length, length) if stop < length else None
+    full = [[_part((doc, start, start + max_length, length))] for start in range(0, stop, max_length)]
+    return full, _part((doc, stop, length, length)) if stop < length else None
 
 
 def _positive(name: str, value: int) -> int:

@@ -193,7 +193,7 @@ def _of_rows(batch: Microbatch) -> Sizes:
     if batch.unlaid is None:
         rows = [_documents(payload) for payload in batch.payloads]
     else:
-        rows = [([*map(len, one.ids)], one.padding) for one in batch.unlaid]
+        rows = [(one.counts, one.padding) for one in batch.unlaid]
     by_dataset: Counter[str] = Counter()
     for (documents, _), pointers in zip(rows, batch.pointers, strict=True):
         by_dataset.update(_dealt(documents, pointers))

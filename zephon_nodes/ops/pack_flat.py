@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from zephon_nodes.errors import ConfigError
-from zephon_nodes.laid_rows import Unlaid, rows
+from zephon_nodes.laid_rows import Unlaid, mask_of, rows
 from zephon_nodes.node import Node, OnError, Runner, Setup
-from zephon_nodes.pack_node import Homogeneity, PackNode, next_token, packed_record
+from zephon_nodes.pack_node import Homogeneity, PackNode, check_documents, next_token, packed_record
 from zephon_nodes.packing import Part
 from zephon_nodes.stream import Record
-from zephon_nodes.training import IGNORE, assemble
+from zephon_nodes.training import IGNORE, assemble, concatenated
 
 
 class PackFlat(PackNode):
@@ -90,6 +90,9 @@ class PackFlat(PackNode):
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"pad_token_id": self.pad_token_id, "fields": self.fields}
 
+    def lengths(self, payloads: Sequence[Any]) -> list[int]:
+        return check_documents(payloads, self.aligned)
+
     def blank_record(self) -> Any:
         fields = {field: np.zeros(self.max_length, np.int32) for field in self.fields}
         return {**assemble([], self.max_length, self.pad_token_id), **fields}
@@ -110,20 +113,17 @@ class PackFlat(PackNode):
         return packed
 
     def _unlaid(self, parts: list[Part], pad: int) -> Unlaid:
-        ids, masks, masked, padding = [], [], False, self.max_length
+        ids, masked = list[Any](), False
         for record, start, stop, length in parts:
             document = record.payload
-            own, mask = document["input_ids"], document.get("loss_mask")
-            if stop - start != length:
-                own = own[start:stop]
-            if mask is not None:
-                masked = True
-                mask = mask[start:stop]
-            ids.append(own)
-            masks.append(mask)
-            padding -= stop - start
+            own = document["input_ids"]
+            ids.append(own if stop - start == length else own[start:stop])
+            masked = masked or "loss_mask" in document
+        counts = [*map(len, ids)]
+        padding = self.max_length - sum(counts)
+        mask = mask_of([_mask(part) for part in parts], counts) if masked else None
         next_id = IGNORE if padding else next_token(parts[-1])
-        return Unlaid(ids, masks if masked else None, next_id, padding, self.max_length, pad)
+        return Unlaid(concatenated(ids, np.int32), counts, mask, next_id, padding, self.max_length, pad)
 
     def _laid(self, field: str, parts: list[Part]) -> Any:
         """One field of all parts, end to end, zeros at padding."""
@@ -131,3 +131,8 @@ class PackFlat(PackNode):
         out = np.zeros((self.max_length, *laid.shape[1:]), laid.dtype)
         out[: len(laid)] = laid
         return out
+
+
+def _mask(part: Part) -> Any:
+    mask = part.doc.payload.get("loss_mask")
+    return None if mask is None else mask[part.start : part.stop]
