@@ -55,14 +55,25 @@ def dumps(message: Any) -> list[Part]:
 def _plain(message: Any, apart: Apart | None = None) -> bytes | None:
     """By plain pickle, if that can do it."""
     file = io.BytesIO()
-    pickler = pickle.Pickler(file, 5, buffer_callback=apart)
+    pickler = _Plain(file, 5, buffer_callback=apart)
     pickler.dispatch_table = {**copyreg.dispatch_table, **_reducers()}
     try:
         pickler.dump(message)
     except Exception:  # noqa: BLE001 - whatever it is that a foreign object does
         return None
-    stream = file.getvalue()
-    return None if b"__main__" in stream else stream
+    return file.getvalue()
+
+
+class _Plain(pickle.Pickler):
+    def reducer_override(self, thing: Any) -> Any:
+        """Asked of everything but the simplest values, classes and functions included: before the class of any object."""
+        if getattr(thing, "__module__", None) == "__main__":
+            raise _OfMainError
+        return NotImplemented
+
+
+class _OfMainError(Exception):
+    """Plain pickle would look for it in ``__main__``."""
 
 
 def _clouded(kind: type[_Cloud], message: Any, apart: Apart | None = None) -> bytes:
