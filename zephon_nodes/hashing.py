@@ -91,6 +91,8 @@ def _round_keys(key_: int) -> list[int]:
 
 def permute(key_: int, n: int, x: int) -> int:
     """Where position ``x`` of [0, n) goes in the permutation that ``key_`` names."""
+    if n == 1:
+        return x
     a, b = _halves(n)
     keys = _round_keys(key_)
     while True:

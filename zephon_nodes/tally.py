@@ -78,10 +78,10 @@ class Tally:
             self._target = target
         if self.weigh != "tokens" or not tokens:
             if self._only is not None:  # there is no need to look at any pointer
-                new = rows_in(origins) - len(cut_documents(payload, self._only))
+                new = rows_in(origins) - (len(cut_documents(payload, self._only)) if tokens else 0)
                 self.given[self._only] += new
             else:
-                pointers, cut = pointers_of(origins), cut_documents(payload)
+                pointers, cut = pointers_of(origins), cut_documents(payload) if tokens else []
                 self.given.update(map(_DATASET, pointers))
                 self.given.subtract(cut)
                 new = len(pointers) - len(cut)

@@ -125,13 +125,14 @@ class _Reader:
         """Places in ``work`` (of those in ``left``), and rows in the unit, by unit."""
         wanted: dict[UnitKey, tuple[list[int], list[int]]] = {}
         units, rows = self._located(work) if left else ((), ())
-        for place in left:
-            unit = units[place]
+        if len(left) < len(units):
+            units, rows = [units[place] for place in left], [rows[place] for place in left]
+        for place, unit, row in zip(left, units, rows, strict=True):
             found = wanted.get(unit)
             if found is None:
                 found = wanted[unit] = [], []
             found[0].append(place)
-            found[1].append(rows[place])
+            found[1].append(row)
         return wanted
 
     def _located(self, work: Chunk) -> tuple[Sequence[UnitKey], Sequence[int]]:
