@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from zephon_nodes import Dataset, Pointer, RowError, StaticMixtureWorkSource
+from zephon_nodes.concurrency import pickling
 from zephon_nodes.concurrency.pickling import APART, dumps, dumps_functions, loads, placed
 from zephon_nodes.node import Setup
 from zephon_nodes.stream import Cut, Drop, Failure, Record
@@ -214,6 +215,16 @@ def test_payloads_of_classes_of_a_script_or_a_function_cross_whole():
     assert crossed(Local(3)) == Local(3) and type(crossed(Local(3))) is Local
     assert b"__main__" in dumps(as_of_a_script(Payload)(3))[0]
     assert crossed(Payload(2)) == Payload(2)
+
+
+def test_only_what_is_of_a_script_goes_by_cloudpickle_and_not_what_names_it(monkeypatch):
+    assert crossed(["__main__", b"__main__", Payload(2)]) == ["__main__", b"__main__", Payload(2)]
+    monkeypatch.setattr(pickling, "_clouded", lambda *args: 1 / 0)
+    assert crossed(["__main__", b"__main__", Payload(2)]) == ["__main__", b"__main__", Payload(2)]
+    made = as_of_a_script(Payload)
+    for thing in (made, made(3), [{"x": made(3)}], partial(made, 3), made(3).__init__):
+        with pytest.raises(ZeroDivisionError):
+            dumps(thing)
 
 
 def test_what_nobody_can_pickle_says_so():

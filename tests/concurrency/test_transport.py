@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import os
 import socket
 from collections import deque
@@ -16,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zephon_nodes.concurrency import blocks, transport
-from zephon_nodes.concurrency.blocks import LENT_BYTES, Arena
-from zephon_nodes.concurrency.transport import INLINE, LENT, OWN, Channel
+from zephon_nodes.concurrency.blocks import LENT, LENT_BYTES, Ring
+from zephon_nodes.concurrency.transport import INLINE, Channel
 
 BIG = 2 * INLINE
 
@@ -77,16 +76,15 @@ def test_what_is_held_never_changes_whatever_is_held_and_for_how_long(steps):
                 assert got.flags.writeable
 
 
-@pytest.mark.parametrize("size", [BIG, OWN // 2])
-def test_arrays_lie_in_shared_memory_without_a_copy_which_is_used_again(size):
+def test_arrays_lie_in_the_block_without_a_copy_and_the_block_is_used_again():
     with channels() as (a, b):
-        first = across(a, b, [np.zeros(size, np.uint8)] * 3)
-        place = first[0].ctypes.data
+        first = across(a, b, np.zeros(BIG, np.uint8))
+        place = first.ctypes.data
         del first
-        second = across(a, b, [np.ones(size, np.uint8)] * 3)
-        third = across(a, b, [np.ones(size, np.uint8)] * 3)
-        assert place in (second[0].ctypes.data, third[0].ctypes.data)
-        assert second[0].ctypes.data != third[0].ctypes.data
+        second = across(a, b, np.ones(BIG, np.uint8))
+        third = across(a, b, np.ones(BIG, np.uint8))
+        assert place in (second.ctypes.data, third.ctypes.data)
+        assert second.ctypes.data != third.ctypes.data
 
 
 REMAINS = {
@@ -111,27 +109,13 @@ def test_a_block_is_held_by_whatever_is_left_of_its_arrays(how):
         assert not np.asarray(first).any()
 
 
-@pytest.mark.parametrize("size", [BIG, OWN // 2])
-def test_a_consumer_that_keeps_everything_costs_no_descriptor_and_no_more_memory_than_it_may_hold(size):
-    def message(i):
-        return [np.full(size, i % 250, np.uint8), np.full(size, i % 250, np.uint8), bytes(INLINE)]
-
+def test_a_consumer_that_keeps_everything_costs_no_descriptor_and_no_block():
     with channels() as (a, b):
-        most = LENT_BYTES // (2 * size) + 3
-        kept = [across(a, b, message(i)) for i in range(most)]
-        before, made = descriptors(), sum(map(len, a._arena.segments))
-        kept += [across(a, b, message(i)) for i in range(most, most + 1000)]
+        kept = [across(a, b, np.full(BIG, i % 250, np.uint8)) for i in range(LENT + 3)]
+        before, made = descriptors(), len(a._ring._blocks)
+        kept += [across(a, b, np.full(BIG, i % 250, np.uint8)) for i in range(LENT + 3, 3000)]
         assert descriptors() == before
-        assert sum(map(len, a._arena.segments)) == made <= 3 * LENT_BYTES
-        assert all((array == i % 250).all() for i, arrays in enumerate(kept) for array in arrays[:2])
-
-
-def test_a_record_that_is_kept_keeps_no_other():
-    with channels() as (a, b):
-        whole = LENT_BYTES // BIG
-        kept = [across(a, b, [np.full(BIG, i % 250, np.uint8) for _ in range(16)])[0] for i in range(whole)]
-        assert b._lent_bytes <= LENT_BYTES and len(b._lent) == whole
-        assert sum(map(len, a._arena.segments)) <= 2 * LENT_BYTES
+        assert len(a._ring._blocks) == made <= LENT + 2
         assert all((array == i % 250).all() for i, array in enumerate(kept))
 
 
@@ -139,11 +123,8 @@ def test_what_is_lent_is_bounded_in_bytes():
     with channels() as (a, b):
         size = LENT_BYTES // 2 - 4096
         kept = [across(a, b, np.zeros(size, np.uint8)) for _ in range(4)]
-        assert b._lent_bytes == sum(block.size for block in b._lent) <= LENT_BYTES
+        assert sum(b._lent.values()) <= LENT_BYTES
         assert len(kept) == 4 and len(b._lent) == 2
-        kept.clear()
-        across(a, b, None)
-        assert b._lent_bytes == 0 and not b._lent
 
 
 def test_two_messages_may_wait_for_their_answers():
@@ -157,17 +138,17 @@ def test_two_messages_may_wait_for_their_answers():
                 kept.append(b.receive()[1])
                 b.send(np.zeros(BIG, np.uint8))
             kept += [a.receive(), a.receive()]
-        assert max(len(a._arena.segments), len(b._arena.segments)) <= 2
+        assert len(a._ring._blocks) <= LENT + 2 and len(b._ring._blocks) <= LENT + 2
         assert [int(x[-1]) for x in kept if x[-1]] == list(range(1, 8 * LENT))
 
 
-def test_messages_of_growing_and_shrinking_size_find_room():
+def test_a_block_that_became_too_small_is_replaced():
     with channels() as (a, b):
-        for size in (BIG, 40 * BIG, BIG, 400 * BIG, 300 * BIG) * 3:
+        for size in (BIG, 40 * BIG, BIG, 400 * BIG, 300 * BIG):
             got = across(a, b, np.full(size, 7, np.uint8))
             assert got.all() and len(got) == size
             del got
-        assert sum(map(len, a._arena.segments)) <= 3 * 400 * BIG
+        assert len(a._ring._blocks) <= LENT + 2
 
 
 def test_many_large_buffers_in_one_message():
@@ -238,39 +219,20 @@ def test_without_memfd_an_unlinked_file_does(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# arenas
+# rings
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 200_000), st.integers(0, 99)), max_size=60))
-def test_blocks_of_an_arena_never_overlap_and_what_comes_back_is_free_again(steps):
-    arena, out = Arena(), []
-    for gives_back, size, which in steps:
-        if gives_back and out:
-            arena.back(out.pop(which % len(out)))
-        else:
-            out += arena.take([size, size // 2])
-            assert out[-2].size >= size and out[-2].start % 64 == 0
-        spans = sorted((block.segment, block.start, block.start + block.size) for block in out)
-        assert all(a[0] < b[0] or a[2] <= b[1] for a, b in itertools.pairwise(spans))
-        assert all(stop <= len(arena.segments[segment]) for segment, _, stop in spans)
-    for block in out:
-        arena.back(block)
-    before = len(arena.segments)
-    arena.take([len(segment) for segment in sorted(arena.segments, key=len, reverse=True)])
-    assert len(arena.segments) == before
-    for fd, _ in arena.new:
+def test_a_ring_gives_the_warmest_block_that_is_large_enough():
+    ring = Ring()
+    small, large = ring.take(10), ring.take(5 << 20)
+    for number, _, fd in (small, large):
         os.close(fd)
-
-
-def test_what_an_arena_has_no_room_for_takes_nothing(monkeypatch):
-    arena = Arena()
-    arena.take([10])
-    before = [list(gaps) for gaps in arena._gaps]
-    monkeypatch.setattr(blocks, "new_memory", lambda size: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        arena.take([10, 1000, 100 << 20])
-    assert arena._gaps == before
-    os.close(arena.new[0][0])
+        ring.back(number)
+    assert ring.take(20)[0] == large[0]
+    assert ring.take(20)[0] == small[0]
+    _, _, fd = ring.take(20)
+    assert fd is not None
+    os.close(fd)
 
 
 def test_memory_is_nameless_and_its_descriptor_is_closed_once_it_is_mapped():

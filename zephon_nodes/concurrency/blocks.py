@@ -1,11 +1,11 @@
-"""Shared memory without a name, in a few segments whose places are used again and again.
+"""Shared memory without a name, in a few blocks that are used again and again.
 
 A page that is written for the first time costs more than copying it (measured: fresh memory 0.7 GB/s, used again 3.5),
-so whoever sends keeps its segments. A segment is a file that only descriptors know (a memfd, elsewhere an unlinked
+so whoever sends keeps a ring of blocks. A block is a file that only descriptors know (a memfd, elsewhere an unlinked
 temporary file): /dev/shm may be small, and nothing is left behind whoever is killed. Its descriptor goes to the other
-process once, with the first message that uses it; then both ends keep the mapping alone.
+process once, with the first message that uses the block; then both ends keep the mapping alone.
 
-What is sent lies in blocks, pieces of segments. A block comes back when the receiver has let go of everything in it.
+A block comes back when the receiver has let go of everything that lies in it.
 """
 
 from __future__ import annotations
@@ -14,20 +14,17 @@ import mmap
 import os
 import sys
 import tempfile
-from bisect import bisect_left
-from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
+LENT = 4
 LENT_BYTES = 64 << 20
-"""Of blocks of how many bytes a receiver may hold arrays at a time. What comes beyond that is copied out."""
-ALIGNED = 64
-_SEGMENT = 64 << 20
-"""Bytes of a segment, or more if something larger is sent. Few are needed; what was never written in one takes no memory."""
+"""Of how many blocks, and bytes, a receiver may hold arrays at a time. What comes beyond that is copied out."""
+_SMALLEST = 1 << 20
 _UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 
@@ -50,64 +47,31 @@ def mapped(fd: int, size: int) -> Bytes:
         os.close(fd)
 
 
-class Block(NamedTuple):
-    """``size`` bytes from ``start`` on of segment number ``segment``."""
-
-    segment: int
-    start: int
-    size: int
-
-
-class Arena:
-    """The memory of a sender, which grows with what the receiver holds. ``new``: descriptors and sizes of segments that the
-    receiver hasn't got yet, to be closed once they are sent."""
+class Ring:
+    """The blocks of a sender: of ``LENT`` the receiver may hold something, two more may be under way."""
 
     def __init__(self) -> None:
-        self.segments: list[Bytes] = []
-        self.new: list[tuple[int, int]] = []
-        self._gaps: list[list[tuple[int, int]]] = []  # (start, stop) of what is free, in order
+        self._blocks: list[Bytes] = []
+        self._free: list[int] = []
 
-    def take(self, sizes: Sequence[int]) -> list[Block]:
-        """Blocks of at least these sizes; none if one can't be had."""
-        taken: list[Block] = []
-        try:
-            for size in sizes:
-                taken.append(self._block(max(1, -(-size // ALIGNED)) * ALIGNED))
-        except BaseException:
-            for block in taken:
-                self.back(block)
-            raise
-        return taken
-
-    def _block(self, size: int) -> Block:
-        """The first that is large enough, so that the same pages are used, which are warm."""
-        for segment, gaps in enumerate(self._gaps):
-            for i, (start, stop) in enumerate(gaps):
-                if stop - start >= size:
-                    gaps[i : i + 1] = [(start + size, stop)] if stop - start > size else []
-                    return Block(segment, start, size)
-        capacity = max(size, _SEGMENT)
+    def take(self, size: int) -> tuple[int, Bytes, int | None]:
+        """A free block of at least ``size`` bytes: its number, its memory, and its descriptor if the receiver doesn't have
+        it yet, to be closed once it is sent. The last one that came back is taken first: its pages are warm."""
+        for number in reversed(self._free):
+            if len(self._blocks[number]) >= size:
+                self._free.remove(number)
+                return number, self._blocks[number], None
+        capacity = max(_SMALLEST, 1 << (size - 1).bit_length())
         fd = new_memory(capacity)
-        try:
-            self.segments.append(mapped(os.dup(fd), capacity))
-        except BaseException:
-            os.close(fd)
-            raise
-        self.new.append((fd, capacity))
-        self._gaps.append([(size, capacity)] if capacity > size else [])
-        return Block(len(self.segments) - 1, 0, size)
+        memory = mapped(os.dup(fd), capacity)
+        if not self._free or len(self._blocks) < LENT + 2:
+            self._blocks.append(memory)
+            return len(self._blocks) - 1, memory, fd
+        number = min(self._free, key=lambda n: len(self._blocks[n]))
+        self._free.remove(number)
+        self._blocks[number] = memory
+        return number, memory, fd
 
-    def memory(self, block: Block) -> Bytes:
-        """What is in a block."""
-        return self.segments[block.segment][block.start : block.start + block.size]
-
-    def back(self, block: Block) -> None:
+    def back(self, number: int) -> None:
         """The receiver holds nothing of a block any more."""
-        gaps, start, stop = self._gaps[block.segment], block.start, block.start + block.size
-        i = bisect_left(gaps, (start, stop))
-        if i < len(gaps) and gaps[i][0] == stop:
-            stop = gaps.pop(i)[1]
-        if i and gaps[i - 1][1] == start:
-            i -= 1
-            start = gaps.pop(i)[0]
-        gaps.insert(i, (start, stop))
+        self._free.append(number)
