@@ -7,6 +7,7 @@ tensors of a training step, or as rows for whoever looks at them.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_nodes.hashing import I64
-from zephon_nodes.training import IGNORE, Segments, filler, lay
+from zephon_nodes.training import IGNORE, Segments, lay
 
 
 class Unlaid(NamedTuple):
@@ -86,6 +87,11 @@ def _padded(mask: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
     return out
 
 
+@functools.lru_cache(4)
+def _filler(length: int, pad_token_id: int) -> npt.NDArray[np.int32]:
+    return np.full(length, pad_token_id, np.int32)
+
+
 def _lay(sequences: Sequence[Unlaid], dtype: type) -> dict[str, npt.NDArray[Any]]:
     parts, numbers, counts = list[Any](), list[int](), list[int]()
     for tokens, own, _, _, padding, length, pad_token_id in sequences:
@@ -93,7 +99,7 @@ def _lay(sequences: Sequence[Unlaid], dtype: type) -> dict[str, npt.NDArray[Any]
         numbers += range(len(own))
         counts += own
         if padding:
-            parts.append(filler(length, pad_token_id)[:padding])
+            parts.append(_filler(length, pad_token_id)[:padding])
             numbers.append(-1)
             counts.append(padding)
     return lay(Segments(parts, numbers, counts), (len(sequences), sequences[0].length), dtype)

@@ -39,7 +39,6 @@ def assemble(
     Raises ``ConfigError`` if the parts have more than ``max_length`` tokens.
     """
     counts = [*map(len, parts_ids)]  # type: ignore[arg-type]
-    numbers, parts = [*range(len(counts))], [*parts_ids]
     total = sum(counts)
     length = total if max_length is None else max_length
     padding = length - total
@@ -47,17 +46,15 @@ def assemble(
         raise ConfigError(
             f"a packed sequence of {length} tokens was asked for, but its parts have {total}: was a part made longer after packing?"
         )
-    if padding:
-        segments = Segments([*parts, filler(length, pad_token_id)[:padding]], [*numbers, -1], [*counts, padding])
-    else:
-        segments = Segments(parts, numbers, counts)
+    padded = [*parts_ids, np.full(padding, pad_token_id, np.int32)]
+    segments = Segments(padded, [*range(len(counts)), -1], [*counts, padding])
     fields = {name: array[0] for name, array in lay(segments, (1, length)).items()}
     return {**fields, "padding_length": padding, "next_id": IGNORE if padding else int(next_id)}
 
 
 class Segments(NamedTuple):
-    """The documents and paddings of B rows, in order. ``parts``: their tokens, in arrays or lists cut anywhere. ``numbers``: of
-    each document in its row, -1 for padding. ``counts``: tokens of each."""
+    """The documents and paddings of B rows, in order. ``parts``: their tokens, in 1-D arrays or lists of ints, cut anywhere.
+    ``numbers``: of each document in its row, from 0, -1 for padding. ``counts``: tokens of each; B * S in all."""
 
     parts: Sequence[Any]
     numbers: Sequence[int]
@@ -77,7 +74,7 @@ def lay(segments: Segments, shape: tuple[int, int], dtype: type = np.int32) -> d
 
 
 def concatenated(parts: Sequence[Any], dtype: type) -> npt.NDArray[Any]:
-    """1-D arrays and lists of ints, end to end, as an array of its own."""
+    """1-D arrays and lists of ints, end to end: an array of its own, ``dtype`` (tokens,), that may be written to."""
     for part in parts:
         # Mostly it is the very object, which is found out in a tenth of the time.
         if type(part) is not np.ndarray or (part.dtype is not _INT32 and part.dtype != _INT32):
@@ -98,13 +95,7 @@ def _joined(parts: Sequence[Any], dtype: type) -> npt.NDArray[Any]:
     return np.frombuffer(bytearray().join(parts), dtype)
 
 
-@functools.lru_cache(8)
-def filler(length: int, pad_token_id: int) -> I32:
-    """``length`` times the same token, int32. Not to be written to."""
-    return np.full(length, pad_token_id, np.int32)
-
-
-@functools.lru_cache(8)
+@functools.lru_cache(4)
 def _places(length: int, dtype: type) -> npt.NDArray[Any]:
     return np.arange(length, dtype=dtype)
 

@@ -65,6 +65,8 @@ def _plain(message: Any, apart: Apart | None = None) -> bytes | None:
 
 
 class _Plain(pickle.Pickler):
+    """Gives up at what is of ``__main__``: the other process has another one."""
+
     def reducer_override(self, thing: Any) -> Any:
         """Asked of everything but the simplest values, classes and functions included: before the class of any object."""
         if getattr(thing, "__module__", None) == "__main__":
@@ -73,7 +75,7 @@ class _Plain(pickle.Pickler):
 
 
 class _OfMainError(Exception):
-    """Plain pickle would look for it in ``__main__``."""
+    """Of ``_Plain``, seen by nobody."""
 
 
 def _clouded(kind: type[_Cloud], message: Any, apart: Apart | None = None) -> bytes:
