@@ -1,4 +1,5 @@
 import gc
+import itertools
 import pickle
 import weakref
 
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 from runs import round_robin
 
 from zephon_nodes import Dataset, Microbatch, Pipeline, StaticMixtureWorkSource, laid_rows, training
-from zephon_nodes.laid_rows import Unlaid
+from zephon_nodes.laid_rows import Unlaid, gather
+from zephon_nodes.packing import Part
+from zephon_nodes.stream import Record
 
 LENGTH, PAD = 12, 7
 
@@ -25,17 +28,27 @@ def batches(draw):
             ids.append(np.array(draw(st.lists(st.integers(0, 99), min_size=size, max_size=size)), np.int32))
             masks.append(draw(st.none() | st.just(np.arange(size) % 2 == 0)))
             room -= size
-        next_id = training.IGNORE if room else draw(st.sampled_from([training.IGNORE, 3]))
-        out.append(sequence(ids, next_id, room, masks))
+        out.append(sequence(ids, None if room else draw(st.none() | st.just(3)), room, masks))
     return out
 
 
-def sequence(ids, next_id=training.IGNORE, padding=0, masks=(), pad=PAD):
-    """A sequence of documents."""
-    counts = [*map(len, ids)]
-    mask = laid_rows.mask_of(masks, counts) if any(one is not None for one in masks) else None
-    length = sum(counts) + padding
-    return Unlaid(training.concatenated(ids, np.int32), counts, mask, next_id, padding, length, pad)
+def sequence(ids, next_id=None, padding=0, masks=(), pad=PAD):
+    """A sequence of documents, the last of which may go on with ``next_id``."""
+    parts = []
+    for i, own in enumerate(ids):
+        mask = masks[i] if masks else None
+        more = [] if next_id is None or i < len(ids) - 1 else [next_id]
+        document = {"input_ids": np.array([*own, *more], np.int32)}
+        if mask is not None:
+            document["loss_mask"] = np.array([*mask, *[True] * len(more)])
+        parts.append(Part(Record(document, i, ()), 0, len(own), len(own) + len(more)))
+    return Unlaid(parts, sum(map(len, ids)) + padding, pad)
+
+
+def documents(one):
+    """Token ids and loss mask of each."""
+    cut = [(part.doc.payload, slice(part.start, part.stop)) for part in one.parts]
+    return [(own["input_ids"][at], own["loss_mask"][at] if "loss_mask" in own else None) for own, at in cut]
 
 
 def same(left, right):
@@ -48,24 +61,34 @@ def same(left, right):
 
 @given(batches())
 def test_rows_are_those_of_assemble(sequences):
-    for row, one in zip(laid_rows.rows(sequences), sequences, strict=True):
+    for row, one in zip(laid_rows.rows(gather(sequences)), sequences, strict=True):
         mask = row.pop("loss_mask", None)
-        ids = np.split(one.tokens, np.cumsum(one.counts)[:-1]) if one.counts else []
-        same(row, training.assemble(ids, LENGTH, PAD, one.next_id))
-        assert (mask is None) == (one.mask is None)
-        if mask is not None:
-            assert mask.tolist() == one.mask.tolist() + [False] * one.padding
+        ids, masks = [*zip(*documents(one), strict=True)] or ((), ())
+        goes_on = bool(one.parts) and one.parts[-1].stop < one.parts[-1].length
+        same(row, training.assemble(ids, LENGTH, PAD, 3 if goes_on else training.IGNORE))
+        if all(own is None for own in masks):
+            assert mask is None
+        else:
+            known = [[True] * len(own) if m is None else m.tolist() for own, m in zip(ids, masks, strict=True)]
+            assert mask.tolist() == [*itertools.chain(*known), *[False] * row["padding_length"]]
 
 
 def test_a_document_without_a_mask_is_trained_everywhere():
     one = sequence([[5, 6], [7, 8, 9], []], padding=1, masks=[None, np.array([0, 1, 1]), None])
-    assert laid_rows.rows([one])[0]["loss_mask"].tolist() == [1, 1, 0, 1, 1, 0]
+    assert laid_rows.rows(gather([one]))[0]["loss_mask"].tolist() == [1, 1, 0, 1, 1, 0]
     assert training.concatenated([], np.int32).tolist() == []
+
+
+def test_where_the_next_token_is_masked_nothing_is_to_be_learned():
+    document = {"input_ids": np.arange(6), "loss_mask": [True, True, True, False, True, True]}
+    cut = [Unlaid([Part(Record(document, 0, ()), 0, stop, 6)], stop, PAD) for stop in (2, 3, 4, 6)]
+    assert [gather([one]).next_ids for one in cut] == [[2], [-100], [4], [-100]]
 
 
 @given(batches())
 def test_the_stack_is_that_of_the_rows(sequences):
-    got, want = laid_rows.stack(sequences), training.stack(laid_rows.rows(sequences), PAD)
+    gathered = gather(sequences)
+    got, want = laid_rows.stack(gathered), training.stack(laid_rows.rows(gathered), PAD)
     if want["loss_mask"] is None:
         assert got.pop("loss_mask") is want.pop("loss_mask")
         labels = training.labels(want["input_ids"], want["document_ids"], want["next_id"])
@@ -100,7 +123,7 @@ def test_a_batch_that_nobody_has_looked_at_keeps_tokens_and_no_documents():
         batches = list(pipeline)
         gc.collect()
         assert len(made) == 4 and all(one() is None for one in made)
-        assert [len(batch.unlaid) for batch in batches] == [2] * 5
+        assert [len(batch.unlaid.counts) for batch in batches] == [2] * 5
         assert [row["input_ids"][0] for batch in batches for row in batch] == [0, 0, 8, 16, 24, 0, 8, 0, 8, 16]
 
 

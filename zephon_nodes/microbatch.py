@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from zephon_nodes import laid_rows, training
 from zephon_nodes.collate import DERIVED, assembled_row, converted, payload_field, renamed
 from zephon_nodes.errors import ConfigError
-from zephon_nodes.laid_rows import Unlaid
+from zephon_nodes.laid_rows import Sequences, Unlaid, gather
 from zephon_nodes.stream import Origins, Pointer, Run, pointers_of, split_pass
 
 Files: TypeAlias = "Mapping[str, Sequence[str] | Mapping[int, str]]"
@@ -51,13 +51,13 @@ class Microbatch:
 
     def __init__(
         self,
-        payloads: list[Any],
+        payloads: list[Any] | Sequences,
         pointers: Sequence[Origins | Run],
         lane: int,
         files: Files,
         pad_token_id: int = 0,
     ) -> None:
-        self.unlaid: list[Unlaid] | None = None
+        self.unlaid: Sequences | None = None
         self.payloads = payloads
         self.made_of, self.lane, self.files, self.pad_token_id = pointers, lane, files, pad_token_id
 
@@ -82,15 +82,9 @@ class Microbatch:
         return self._payloads
 
     @payloads.setter
-    def payloads(self, given: list[Any]) -> None:
-        laid_later = [type(payload) is Unlaid for payload in given]
-        if laid_later and all(laid_later):
-            self._payloads, self.unlaid = [], given
-            return
-        self.unlaid = None
-        self._payloads = [
-            laid_rows.rows([payload])[0] if later else payload for payload, later in zip(given, laid_later, strict=True)
-        ]
+    def payloads(self, given: list[Any] | Sequences) -> None:
+        self.unlaid = _gathered(given)
+        self._payloads = [] if self.unlaid is not None else [*map(_laid, given)]
 
     @property
     def origins(self) -> list[list[Origin]]:
@@ -104,7 +98,7 @@ class Microbatch:
         return Origin(dataset, files[shard] if files else "", row, *split_pass(pass_), shard)
 
     def __len__(self) -> int:
-        return len(self._payloads if self.unlaid is None else self.unlaid)
+        return len(self._payloads if self.unlaid is None else self.unlaid.paddings)
 
     def __getitem__(self, index: int) -> Any:
         return self.payloads[index]
@@ -169,6 +163,17 @@ class Microbatch:
             stack = training.stack(rows, self.pad_token_id)
         out = renamed({**_token_fields(stack, names, cross_document, flat), **fields}, rename or {})
         return {name: converted(value, backend) for name, value in out.items()}
+
+
+def _gathered(payloads: list[Any] | Sequences) -> Sequences | None:
+    """Sequences that are to be laid out together; None if they are anything else, or stand among others."""
+    if isinstance(payloads, Sequences):
+        return payloads
+    return gather(payloads) if {*map(type, payloads)} == {Unlaid} else None
+
+
+def _laid(payload: Any) -> Any:
+    return laid_rows.rows(gather([payload]))[0] if type(payload) is Unlaid else payload
 
 
 def _token_fields(stack: Mapping[str, Any], names: Sequence[str], cross_document: bool, flat: bool) -> dict[str, Any]:

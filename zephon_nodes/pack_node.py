@@ -218,11 +218,3 @@ def packed_record(payload: Any, parts: Sequence[Part]) -> Record:
 
 _piece: Callable[[Any], Piece] = functools.partial(tuple.__new__, Piece)
 """As ``Piece._make``, without a frame of Python."""
-
-
-def next_token(part: Part) -> int:
-    """The token after a part in its document, -100 if there is none or it isn't to be learned."""
-    document = part.doc.payload
-    if part.stop == part.length or ("loss_mask" in document and not document["loss_mask"][part.stop]):
-        return -100
-    return int(document["input_ids"][part.stop])

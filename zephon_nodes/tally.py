@@ -130,8 +130,8 @@ def totals(payload: Any) -> tuple[int, int, int]:
     if not isinstance(payload, Microbatch):
         return sizes(payload)[:3]
     if payload.unlaid is not None:
-        padding = sum(one.padding for one in payload.unlaid)
-        return len(payload), sum(one.length for one in payload.unlaid) - padding, padding
+        padding = sum(payload.unlaid.paddings)
+        return len(payload), payload.unlaid.input_ids.size - padding, padding
     tokens = padding = widest = 0
     open_rows = list[int]()
     for row in _with_tokens(payload.payloads):
@@ -162,8 +162,8 @@ def cut_documents(payload: Any, only: str | None = None) -> list[str]:
     if not isinstance(payload, Microbatch):
         return []
     if payload.unlaid is not None:
-        ends = zip(payload.unlaid, payload.made_of, strict=True)
-        cut = [row for row, (one, made_of) in enumerate(ends) if one.next_id != IGNORE and rows_in(made_of)]
+        ends = zip(payload.unlaid.next_ids, payload.made_of, strict=True)
+        cut = [row for row, (next_id, made_of) in enumerate(ends) if next_id != IGNORE and rows_in(made_of)]
         return [only] * len(cut) if only is not None else [payload.pointers[row][-1].dataset for row in cut]
     out = []
     if not _with_tokens(payload.payloads):
@@ -190,10 +190,11 @@ def sizes(payload: Any, origins: Sequence[Pointer] = ()) -> Sizes:
 
 
 def _of_rows(batch: Microbatch) -> Sizes:
+    rows: list[tuple[list[int], int | None]]
     if batch.unlaid is None:
         rows = [_documents(payload) for payload in batch.payloads]
     else:
-        rows = [(one.counts, one.padding) for one in batch.unlaid]
+        rows = [*zip(batch.unlaid.counts, batch.unlaid.paddings, strict=True)]
     by_dataset: Counter[str] = Counter()
     for (documents, _), pointers in zip(rows, batch.pointers, strict=True):
         by_dataset.update(_dealt(documents, pointers))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -47,28 +47,25 @@ def assemble(
             f"a packed sequence of {length} tokens was asked for, but its parts have {total}: was a part made longer after packing?"
         )
     padded = [*parts_ids, np.full(padding, pad_token_id, np.int32)]
-    segments = Segments(padded, [*range(len(counts)), -1], [*counts, padding])
-    fields = {name: array[0] for name, array in lay(segments, (1, length)).items()}
-    return {**fields, "padding_length": padding, "next_id": IGNORE if padding else int(next_id)}
-
-
-class Segments(NamedTuple):
-    """The documents and paddings of B rows, in order. ``parts``: their tokens, in 1-D arrays or lists of ints, cut anywhere.
-    ``numbers``: of each document in its row, from 0, -1 for padding. ``counts``: tokens of each; B * S in all."""
-
-    parts: Sequence[Any]
-    numbers: Sequence[int]
-    counts: Sequence[int]
-
-
-def lay(segments: Segments, shape: tuple[int, int], dtype: type = np.int32) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of ``assemble`` for B rows at once, (B, S): ``input_ids`` and ``position_ids`` of ``dtype``, ``document_ids``
-    int32. Takes a few numpy calls, however many documents there are."""
-    parts, numbers, counts = segments
-    places = _places(shape[1], dtype)
+    placed = places([*range(len(counts)), -1], [*counts, padding], (1, length))
     return {
-        "input_ids": concatenated(parts, dtype).reshape(shape),
-        "position_ids": _joined([places[:count] for count in counts], dtype).reshape(shape),
+        "input_ids": concatenated(padded, np.int32),
+        **{name: array[0] for name, array in placed.items()},
+        "padding_length": padding,
+        "next_id": IGNORE if padding else int(next_id),
+    }
+
+
+def places(
+    numbers: Sequence[int], counts: Sequence[int], shape: tuple[int, int], dtype: type = np.int32
+) -> dict[str, npt.NDArray[Any]]:
+    """The ``position_ids``, ``dtype``, and ``document_ids``, int32, of B rows at once, (B, S), in a few numpy calls.
+
+    ``numbers``: of each document in its row, from 0, and -1 for padding, row by row. ``counts``: tokens of each; B * S in all.
+    """
+    first = _range(shape[1], dtype)
+    return {
+        "position_ids": _joined([first[:count] for count in counts], dtype).reshape(shape),
         "document_ids": np.array(numbers, np.int32).repeat(counts).reshape(shape),
     }
 
@@ -96,7 +93,7 @@ def _joined(parts: Sequence[Any], dtype: type) -> npt.NDArray[Any]:
 
 
 @functools.lru_cache(4)
-def _places(length: int, dtype: type) -> npt.NDArray[Any]:
+def _range(length: int, dtype: type) -> npt.NDArray[Any]:
     return np.arange(length, dtype=dtype)
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from zephon_nodes.errors import ConfigError
-from zephon_nodes.laid_rows import Unlaid, mask_of, rows
+from zephon_nodes.laid_rows import Unlaid, gather, rows
 from zephon_nodes.node import Node, OnError, Runner, Setup
-from zephon_nodes.pack_node import Homogeneity, PackNode, check_documents, next_token, packed_record
+from zephon_nodes.pack_node import Homogeneity, PackNode, check_documents, packed_record
 from zephon_nodes.packing import Part
 from zephon_nodes.stream import Record
-from zephon_nodes.training import IGNORE, assemble, concatenated
+from zephon_nodes.training import assemble
 
 
 class PackFlat(PackNode):
@@ -102,28 +102,15 @@ class PackFlat(PackNode):
         later = setup.laid_later and not self.fields and not self.parallelism and self.runner is None
 
         def packed(parts: list[Part]) -> list[Record]:
-            unlaid = self._unlaid(parts, pad)
+            unlaid = Unlaid(parts, self.max_length, pad)
             if later:
                 return [packed_record(unlaid, parts)]
-            payload = rows([unlaid])[0]
+            payload = rows(gather([unlaid]))[0]
             for field in self.fields:
                 payload[field] = self._laid(field, parts)
             return [packed_record(payload, parts)]
 
         return packed
-
-    def _unlaid(self, parts: list[Part], pad: int) -> Unlaid:
-        ids, masked = list[Any](), False
-        for record, start, stop, length in parts:
-            document = record.payload
-            own = document["input_ids"]
-            ids.append(own if stop - start == length else own[start:stop])
-            masked = masked or "loss_mask" in document
-        counts = [*map(len, ids)]
-        padding = self.max_length - sum(counts)
-        mask = mask_of([_mask(part) for part in parts], counts) if masked else None
-        next_id = IGNORE if padding else next_token(parts[-1])
-        return Unlaid(concatenated(ids, np.int32), counts, mask, next_id, padding, self.max_length, pad)
 
     def _laid(self, field: str, parts: list[Part]) -> Any:
         """One field of all parts, end to end, zeros at padding."""
@@ -131,8 +118,3 @@ class PackFlat(PackNode):
         out = np.zeros((self.max_length, *laid.shape[1:]), laid.dtype)
         out[: len(laid)] = laid
         return out
-
-
-def _mask(part: Part) -> Any:
-    mask = part.doc.payload.get("loss_mask")
-    return None if mask is None else mask[part.start : part.stop]

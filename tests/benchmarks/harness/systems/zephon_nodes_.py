@@ -32,7 +32,11 @@ def pipeline(name, mode, par, lanes="1", **options):
     from zephon_nodes import Dataset, Pipeline, StaticMixtureWorkSource
 
     source = StaticMixtureWorkSource(
-        [Dataset.from_path("d", f"{DATA}/{name}")], num_lanes=int(lanes), passes=None, seed=42
+        [Dataset.from_path("d", f"{DATA}/{name}")],
+        num_lanes=int(lanes),
+        passes=None,
+        seed=42,
+        shuffle=options.pop("shuffle", "windows"),
     )
     return Pipeline(source, runner=mode, parallelism=par, **{k: int(v) for k, v in options.items()})
 
