@@ -167,6 +167,19 @@ def test_the_fit_kinds_cut_only_what_is_too_long(algorithm, lengths, max_length,
 
 
 @settings(deadline=None, max_examples=60)
+@given(lengths=lengths_lists, cut=st.integers(0, 60), **limits)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_many_documents_at_once_are_one_after_another(algorithm, lengths, cut, max_length, num_bins, cap):
+    single, many = (packer(algorithm, max_length, num_bins, cap) for _ in range(2))
+    docs = range(len(lengths))
+    one_by_one = [(taken, done) for taken, doc in enumerate(docs, 1) for done in single.add(doc, lengths[doc])]
+    first, second = (many.add_all(docs[part], lengths[part]) for part in (slice(cut), slice(cut, None)))
+    skipped = min(cut, len(lengths))
+    assert first + [(skipped + taken, done) for taken, done in second] == one_by_one
+    assert many.flush() == single.flush()
+
+
+@settings(deadline=None, max_examples=60)
 @given(before=lengths_lists, lengths=lengths_lists, **limits)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_flush_leaves_a_clean_packer(algorithm, before, lengths, max_length, num_bins, cap):

@@ -131,11 +131,7 @@ class _Packing(Accumulator):
             return None
         if node.homogeneity != "none" or (node.overlong != "split" and max(lengths, default=0) > node.max_length):
             return None
-        add, done = self._packer("").add, []
-        for pushed, (row, length) in enumerate(zip(rows.rows(), lengths, strict=True), 1):
-            for call in add(row, length):
-                done.append((pushed, call))
-        return done
+        return self._packer("").add_all(rows.rows(), lengths)
 
     def _packer(self, group: str) -> Packer:
         found = self._packers.get(group)

@@ -24,7 +24,8 @@ import functools
 import sys
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from zephon_nodes.errors import ConfigError, RowError
@@ -60,6 +61,11 @@ class Packer(ABC):
     @abstractmethod
     def add(self, doc: Any, length: int) -> list[list[Part]]:
         """Takes a document of ``length`` tokens. Returns the sequences that are complete now, often none."""
+
+    def add_all(self, docs: Sequence[Any], lengths: Sequence[int]) -> list[tuple[int, list[Part]]]:
+        """``add`` for each of some documents. Returns the sequences, each with how many of the documents were taken by then."""
+        numbered = enumerate(zip(docs, lengths, strict=True), 1)
+        return [(taken, parts) for taken, (doc, length) in numbered for parts in self.add(doc, length)]
 
     @abstractmethod
     def flush(self) -> list[list[Part]]:
@@ -111,33 +117,40 @@ class FirstFit(Packer):
         self._most = 0  # no bin has more room than this: saves most of the looking
 
     def add(self, doc: Any, length: int) -> list[list[Part]]:
-        done: list[list[Part]] = []
-        rest, need = _part((doc, 0, length, length)), length
-        if length >= self.max_length:
-            done, found = _windows(doc, length, self.max_length)
-            if found is None:
-                return done
-            rest, need = found, found.stop - found.start
-        rooms, bins, index = self._rooms, self._bins, -1
-        if need <= self._most:
+        return [parts for _, parts in self.add_all((doc,), (length,))]
+
+    def add_all(self, docs: Sequence[Any], lengths: Sequence[int]) -> list[tuple[int, list[Part]]]:
+        """See ``Packer.add_all``. One loop without calls: pre-tokenized rows come faster than anything else."""
+        rooms, bins, most, max_length, cap = self._rooms, self._bins, self._most, self.max_length, self._cap
+        done: list[tuple[int, list[Part]]] = []
+        for taken, part in enumerate(map(_part, zip(docs, repeat(0), lengths, lengths)), 1):
+            need = part[2]
+            if need >= max_length:
+                full, rest = _windows(part.doc, need, max_length)
+                done += [(taken, parts) for parts in full]
+                if rest is None:
+                    continue
+                part, need = rest, rest.stop - rest.start
             index = 0
-            for room in rooms:
-                if room >= need:
-                    break
-                index += 1
-            else:
-                self._most, index = need - 1, -1
-        if index < 0:
-            if len(rooms) == self._num_bins:
-                done.append(self._leave(0))
-            self._most = max(self._most, self.max_length - need)
-            rooms.append(self.max_length)
-            bins.append([])
-        parts = bins[index]
-        parts.append(rest)
-        rooms[index] -= need
-        if not rooms[index] or len(parts) >= self._cap:
-            done.append(self._leave(index))
+            if need <= most:
+                for room in rooms:
+                    if room >= need:
+                        break
+                    index += 1
+                else:
+                    most = need - 1
+            if need > most:
+                if len(rooms) == self._num_bins:
+                    done.append((taken, self._leave(0)))
+                most = max(most, max_length - need)
+                index = len(rooms)
+                rooms.append(max_length)
+                bins.append([])
+            bins[index].append(part)
+            rooms[index] -= need
+            if not rooms[index] or len(bins[index]) >= cap:
+                done.append((taken, self._leave(index)))
+        self._most = most
         return done
 
     def _leave(self, index: int) -> list[Part]:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from zephon_nodes.errors import ConfigError
-from zephon_nodes.node import Node, OnError, Runner, Setup
 from zephon_nodes.laid_rows import next_token
+from zephon_nodes.node import Node, OnError, Runner, Setup
 from zephon_nodes.pack_node import Homogeneity, Length, PackNode, packed_record
 from zephon_nodes.packing import Part
 from zephon_nodes.recipe import describe_function
