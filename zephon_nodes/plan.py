@@ -35,7 +35,8 @@ class Counted(NamedTuple):
 @dataclass
 class Hop:
     """``names``: of the fused nodes. ``parallelism``: workers, 0 for the driver. ``counts``: cuts are counted here.
-    ``runner``: what the workers are, "thread" or "process"."""
+    ``runner``: what the workers are, "thread" or "process". ``tidy``: what each of its threads does between two tasks now and
+    then, if there is anything."""
 
     names: list[str]
     parallelism: int
@@ -47,6 +48,7 @@ class Hop:
     read: Callable[[Any], list[Item]] | None = None
     each: list[Each] = field(default_factory=list)
     runner: Workers = "thread"
+    tidy: Callable[[], None] | None = None
     counters: HopCounters = field(default_factory=HopCounters, repr=False, compare=False)
 
     def run(self, calls: Sequence[Any], lap: Callable[[int], None] = lambda records: None) -> list[Item]:
@@ -161,7 +163,8 @@ def compile_graph(
     counted = counting < len(nodes)
     behind = all(n.one_to_one(s) for n, s in zip(nodes[counting + 1 :], setups[counting + 1 :], strict=True))
     readers = (nodes[0].parallelism or parallelism) if parallelism else 0
-    warm = getattr(hops[0].read, "warm", None) if readers and hops[0].runner == "thread" else None
+    read = hops[0].read if readers and hops[0].runner == "thread" else None
+    warm, tidy = getattr(read, "warm", None), getattr(read, "tidy", None)
     return Plan(
         source=source,
         hops=hops,
@@ -170,7 +173,7 @@ def compile_graph(
         rounds=nodes[-1].rounds,
         records_a_round=(nodes[counting].fixed_size if counted else 1) if behind else None,
         readers=readers if warm else 0,
-        warm=Hop(["fetch ahead"], readers, True, read=warm) if warm else None,
+        warm=Hop(["fetch ahead"], readers, True, read=warm, tidy=tidy) if warm else None,
         ours=_ours(source) and all(map(_ours, _driven(hops, nodes, setups))),
     )
 

@@ -4,6 +4,7 @@ import functools
 import gzip
 import itertools
 import json
+import threading
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 from runs import expected, run, take
 
 from zephon_nodes import ConfigError, Dataset, Pipeline, Read, ReadError, RowError, StaticMixtureWorkSource
+from zephon_nodes.concurrency import threads
 from zephon_nodes.formats.parquet import ParquetShard
+from zephon_nodes.ops import read
 
 ROWS = 5000
 
@@ -106,12 +109,27 @@ def test_origins_name_file_and_row_of_each_payload(mixed):
 @pytest.mark.parametrize("runner", ["inline", "thread"])
 def test_a_row_group_is_decoded_once_for_all_its_rows(folder, monkeypatch, runner):
     reads = []
-    read = ParquetShard.read
-    monkeypatch.setattr(ParquetShard, "read", lambda self, unit: reads.append(unit) or read(self, unit))
+    read_unit = ParquetShard.read
+    monkeypatch.setattr(ParquetShard, "read", lambda self, unit: reads.append(unit) or read_unit(self, unit))
     work = mixture(big_file(folder, "333"), num_lanes=2, chunk_size=50, shuffle="windows")
     rows = run(Pipeline(work, runner=runner))[0]
     assert sorted(p["v"] for p in rows) == list(range(ROWS))
     assert set(reads) == set(range(16)) and len(reads) <= 16 + 2  # one may be cut by each inner edge of pieces
+
+
+@pytest.mark.parametrize(("seconds", "at_least", "at_most"), [(-1.0, 1, 10**6), (3600.0, 0, 2)])
+def test_threads_that_read_give_memory_back_now_and_then_and_nobody_else_does(
+    folder, monkeypatch, seconds, at_least, at_most
+):
+    names = []
+    tidied = threading.Event()
+    monkeypatch.setattr(read, "give_back", lambda: (names.append(threading.current_thread().name), tidied.set()))
+    monkeypatch.setattr(threads, "_TIDY_SECONDS", seconds)
+    work = mixture(big_file(folder, "333"), chunk_size=50, passes=None)
+    with Pipeline(work, parallelism=2).map(lambda p: p["v"]) as pipeline:
+        take(pipeline, 1000)
+        assert seconds > 0 or tidied.wait(60)
+    assert set(names) <= {"zephon fetch ahead"} and at_least <= len(names) <= at_most
 
 
 def test_a_resume_does_not_read_what_had_been_delivered(folder, monkeypatch):
@@ -120,8 +138,8 @@ def test_a_resume_does_not_read_what_had_been_delivered(folder, monkeypatch):
 
     state = take(make(), 1700)[1]
     reads = []
-    read = ParquetShard.read
-    monkeypatch.setattr(ParquetShard, "read", lambda self, unit: reads.append(unit) or read(self, unit))
+    read_unit = ParquetShard.read
+    monkeypatch.setattr(ParquetShard, "read", lambda self, unit: reads.append(unit) or read_unit(self, unit))
     fresh = make()
     fresh.load_state_dict(state)
     assert next(iter(fresh)) == 1700 and reads == [1700 // 333]

@@ -37,6 +37,7 @@ MakeEngine: TypeAlias = Callable[[Submit], Engine]
 _JOIN_SECONDS = 3.0
 _GRACE_SECONDS = 1.0
 _LARGE = (32 << 20) - 8192
+_TIDY_SECONDS = 0.25
 CLOSED = "this loader was closed; iterate over it again to start anew"
 
 
@@ -99,7 +100,7 @@ class ThreadDriver:
             inbox: Any = SimpleQueue() if len(pool.hops) == 1 else _LastHopFirst(pool.hops)
             inboxes |= dict.fromkeys(pool.hops, inbox)
             each += [inbox] * pool.size
-            args = (inbox, self._mail, stopped)
+            args: tuple[Any, ...] = (inbox, self._mail, stopped)
             if pool.process:
                 functions = pickled_hops(pool.hops.values())
                 made = [WorkerProcess(functions, plan.source.locate) for _ in range(pool.size)]
@@ -107,7 +108,8 @@ class ThreadDriver:
                 workers += [_thread(pool.name, _work_in_process, process, idle, *args) for process in made]
                 processes += made
             else:
-                workers += [_thread(pool.name, _work, *args) for _ in range(pool.size)]
+                tidy = next(iter(pool.hops.values())).tidy
+                workers += [_thread(pool.name, _work, *args, tidy) for _ in range(pool.size)]
         pace = Pace(len(plan.hops))
         engine = make_engine(_submitter(inboxes, pace))
         engine.quantum = pace.quantum
@@ -228,7 +230,11 @@ def _thread(name: str, target: Callable[..., None], *args: Any) -> threading.Thr
     return threading.Thread(target=target, args=args, name=f"zephon {name}", daemon=True)
 
 
-def _work(inbox: SimpleQueue[Any], mail: SimpleQueue[Any], stopped: Stopped) -> None:
+def _work(
+    inbox: SimpleQueue[Any], mail: SimpleQueue[Any], stopped: Stopped, tidy: Callable[[], None] | None = None
+) -> None:
+    """``tidy``: see ``Hop``. Memory that is given back and taken again costs as much as some reads, so only now and then."""
+    tidied = 0.0
     while (task := inbox.get()) is not STOP:
         if not stopped.is_set():
             try:
@@ -236,6 +242,9 @@ def _work(inbox: SimpleQueue[Any], mail: SimpleQueue[Any], stopped: Stopped) -> 
             except BaseException as error:  # noqa: BLE001 - SystemExit of user code: else nobody would hear of the task
                 task.items = [Failure(error)]
             mail.put(task)
+            if tidy is not None and time.monotonic() - tidied > _TIDY_SECONDS:
+                tidy()
+                tidied = time.monotonic()
 
 
 def _work_in_process(

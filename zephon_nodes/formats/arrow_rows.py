@@ -26,6 +26,12 @@ _BINARY = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.i
 BAD_VALUE = (ValueError, OverflowError, IndexError, pa.ArrowException)  # IndexError: a code past its dictionary
 
 
+def give_back() -> None:
+    """Gives the memory back that pyarrow keeps for the next decoding, each thread for itself: 30 MB and more, where the units
+    of the vision workload of tests/benchmarks/harness need 10."""
+    pa.default_memory_pool().release_unused()
+
+
 def check_names(file: StoredFile, names: Sequence[str], wanted: Sequence[str] | None) -> None:
     """Raises ``ReadError`` if two of the columns that are wanted (None: all) have one name: a row would lose one of them."""
     twice = sorted(name for name in set(names) if names.count(name) > 1 and (wanted is None or name in wanted))

@@ -11,6 +11,7 @@ import numpy as np
 from zephon_nodes.concurrency import SharedCache
 from zephon_nodes.concurrency.prefetch import Prefetcher
 from zephon_nodes.errors import ConfigError
+from zephon_nodes.formats.arrow_rows import give_back
 from zephon_nodes.formats.base import BadRow, Unit
 from zephon_nodes.node import Node, OnError, Runner, Setup
 from zephon_nodes.stream import Item, Run, Together
@@ -104,6 +105,10 @@ class _Reader:
         if not self._random_access:
             self.cache.warm(Counter(self._located(work)[0]), self._decode, work.coming)
         return []
+
+    def tidy(self) -> None:
+        """Gives memory back that reading leaves behind in a thread."""
+        give_back()
 
     def _payloads(self, work: Chunk) -> list[Any]:
         if self._prefetcher is not None:
