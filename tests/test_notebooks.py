@@ -20,7 +20,15 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MOST_CELLS, COLUMNS, MOST_BYTES, PROSE = 14, 79, 400_000, 700
 BATCH = ("Microbatch", "input_ids")
 
+SLOW = ("09", "10")
+"""Measure for seconds, and train: run with --deep."""
+
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+each_to_run = pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.deep] * path.stem.startswith(SLOW)) for path in NOTEBOOKS],
+    ids=lambda path: path.stem,
+)
 
 
 def read(path):
@@ -42,7 +50,7 @@ def on_stderr(notebook):
     return [output.text for output in each if output.output_type == "stream" and output.name == "stderr"]
 
 
-@every_notebook
+@each_to_run
 @pytest.mark.timeout(400)
 def test_a_notebook_runs(path, tmp_path):
     copy = shutil.copy(path, tmp_path)
