@@ -25,6 +25,12 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(pytest.mark.skip(reason="slow; run with --deep"))
 
 
+def pytest_collection_finish(session):
+    """Garbage collections, of which fixtures make two a test, need only look at what tests have made."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def no_thread_is_left():
     """Every loader that a test leaves behind must take its threads along when it is closed or collected."""
