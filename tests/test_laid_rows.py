@@ -165,11 +165,14 @@ def test_rows_of_batches_are_the_rows_that_packing_gives(settings):
         same(left, right)
 
 
-def test_only_a_batch_right_behind_lays_out_and_only_where_packing_has_no_workers_of_its_own():
+def test_only_a_batch_right_behind_lays_out_and_not_in_a_process_nor_behind_workers_of_packing():
     def unlaid(pipeline):
         with pipeline:
             return next(iter(pipeline)).unlaid is not None
 
-    assert unlaid(packed().batch(2)) and unlaid(packed().batch(max_tokens=16))
+    assert (
+        unlaid(packed().batch(2)) and unlaid(packed().batch(max_tokens=16)) and unlaid(packed().batch(2, parallelism=2))
+    )
+    assert not unlaid(packed().batch(2, runner="process", parallelism=1))
     assert not unlaid(packed().map(dict).batch(2))
     assert not unlaid(packed(parallelism=2).batch(2)) and not unlaid(packed().shuffle(2).batch(2))

@@ -68,7 +68,8 @@ class Graph:
 
 
 def _lays(node: Node | None) -> bool:
-    return node is not None and node.lays
+    """Not in a process, to which sequences that aren't laid out would bring whole documents."""
+    return node is not None and node.lays and node.runner != "process"
 
 
 def _takes_together(node: Node | None) -> bool:
