@@ -37,7 +37,7 @@ MakeEngine: TypeAlias = Callable[[Submit], Engine]
 _JOIN_SECONDS = 3.0
 _GRACE_SECONDS = 1.0
 _LARGE = (32 << 20) - 8192
-_TIDY_SECONDS = 0.5
+_TIDY_SECONDS = 0.25
 CLOSED = "this loader was closed; iterate over it again to start anew"
 
 
