@@ -94,8 +94,7 @@ def connect(url: str, options: Options) -> tuple[Any, str]:
     known = dict(resolved(options))
     known.pop("retries", None)
     protocol = url.partition("://")[0]
-    if protocol in ("http", "https"):
-        _limit_stalls(known)
+    _limit_stalls(protocol, known)
     try:
         fs, path = fsspec.core.url_to_fs(url, **known)
     except ImportError as error:
@@ -108,14 +107,20 @@ def connect(url: str, options: Options) -> tuple[Any, str]:
     return fs, cast(str, path)
 
 
-def _limit_stalls(options: dict[str, Any]) -> None:
-    """A server that stops in mid-answer is given up after a minute; aiohttp's own limit is five, for the whole answer."""
-    import aiohttp
-
-    client = dict(options.get("client_kwargs") or {})
+def _limit_stalls(protocol: str, options: dict[str, Any]) -> None:
+    """A server that stops in mid-answer, or gives none, is given up after a minute, where nobody else sees to it: over HTTP the
+    limit is five minutes, for the whole answer; gcsfs has none at all."""
+    if protocol not in ("http", "https", "gs", "gcs"):
+        return
+    try:
+        import aiohttp
+    except ImportError:  # then the store's own package isn't there either, which is said in its turn
+        return
     limits = aiohttp.ClientTimeout(total=None, sock_connect=_STALL_SECONDS, sock_read=_STALL_SECONDS)
-    client.setdefault("timeout", limits)
-    options["client_kwargs"] = client
+    if protocol in ("gs", "gcs"):
+        options.setdefault("requests_timeout", limits)
+    else:
+        options["client_kwargs"] = {"timeout": limits, **(options.get("client_kwargs") or {})}
 
 
 @dataclass(frozen=True)

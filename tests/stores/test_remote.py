@@ -9,7 +9,7 @@ from store_faults import FakeClock, serving
 from zephon_nodes.dataset import Dataset
 from zephon_nodes.errors import ConfigError, ReadError
 from zephon_nodes.listing import find_files
-from zephon_nodes.remote import plain_url, redacted
+from zephon_nodes.remote import connect, plain_url, redacted
 from zephon_nodes.retries import Retries
 from zephon_nodes.store_counters import store_report
 
@@ -117,6 +117,19 @@ def test_a_stalled_answer_is_given_up(monkeypatch):
         file = stored(store)
         store.faults = ["stall"]
         assert file.read_range(3, 8) == LINES[3:8]
+
+
+@pytest.mark.parametrize("protocol", ["gs", "gcs"])
+def test_google_s_store_may_not_stall_for_ever_either(protocol, monkeypatch):
+    aiohttp = pytest.importorskip("aiohttp")
+    given = []
+    monkeypatch.setattr("fsspec.core.url_to_fs", lambda url, **options: (given.append(options), url))
+    for options in ({"token": "anon"}, {"requests_timeout": 5}):
+        connect(f"{protocol}://bucket/x", options)
+    limits = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=60)
+    assert given == [{"token": "anon", "requests_timeout": limits}, {"requests_timeout": 5}]
+    connect("s3://bucket/x", {"key": "k"})
+    assert given[-1] == {"key": "k"}
 
 
 class Tokens:
