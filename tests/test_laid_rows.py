@@ -1,3 +1,4 @@
+import copy
 import gc
 import itertools
 import pickle
@@ -134,6 +135,20 @@ def test_what_is_changed_in_a_row_is_in_the_tensors():
     assert batch.to_training(backend="numpy")["input_ids"].tolist() == [[0, 1, 2, 3], [50, 1, 2, 3]]
     batch.payloads = batch.payloads[1:]
     assert batch.to_training(backend="numpy")["input_ids"].tolist() == [[50, 1, 2, 3]] and len(batch) == 1
+
+
+def test_copies_of_a_batch_share_nothing_that_can_be_changed():
+    batch = Microbatch([sequence([np.arange(4)], padding=1)], [()], 0, {})
+    copies = [copy.copy(batch), copy.deepcopy(batch), pickle.loads(pickle.dumps(batch))]
+    buffers = []
+    data = pickle.dumps(batch, protocol=5, buffer_callback=buffers.append)
+    copies.append(pickle.loads(data, buffers=[bytes(buffer) for buffer in buffers]))
+    for name in ("input_ids", "position_ids", "document_ids"):
+        batch[0][name][0] = 99
+    for one in copies:
+        assert one.to_training(backend="numpy")["input_ids"].tolist() == [[0, 1, 2, 3, PAD]]
+        assert [one[0][name][0] for name in ("input_ids", "position_ids", "document_ids")] == [0, 0, 0]
+        one[0]["input_ids"][0] = 5
 
 
 def test_sequences_among_other_rows_are_laid_out_one_by_one():

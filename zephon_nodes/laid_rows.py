@@ -72,7 +72,10 @@ def next_token(part: Part) -> int:
 
 def rows(sequences: Sequences) -> list[dict[str, Any]]:
     """Each sequence as ``training.assemble`` gives it, with a ``loss_mask`` (S,) if a document of it has one."""
-    fields = {"input_ids": sequences.input_ids, **_places(sequences, np.int32)}
+    fields = {
+        "input_ids": sequences.input_ids.copy(),
+        **_places(sequences, np.int32),
+    }  # copies of a batch share the sequences
     masks = sequences.masks or [None] * len(sequences.paddings)
     out = []
     for i, (padding, next_id, mask) in enumerate(zip(sequences.paddings, sequences.next_ids, masks, strict=True)):

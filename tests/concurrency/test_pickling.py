@@ -72,7 +72,8 @@ def assert_same(got, want):
 
 def as_bytes(tensor):
     plain = tensor.detach().to_dense().resolve_conj() if tensor.is_sparse else tensor.detach().resolve_conj()
-    return plain.contiguous().reshape(-1).view(torch.uint8).numpy()
+    flat = plain.contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy() if flat.numel() else np.zeros(0, np.uint8)  # views refuse a stride of 0
 
 
 def readonly(array):
@@ -134,6 +135,7 @@ THINGS = {
     "tensor, transposed": torch.arange(BIG).reshape(3, -1).t(),
     "tensor, view": torch.arange(BIG)[5:-7:2],
     "tensor, empty": torch.zeros(2, 0, 3, dtype=torch.bfloat16),
+    "tensor, empty, of an empty array": torch.tensor(np.zeros(0, np.int64)),
     "tensor, no dimension": torch.tensor(3),
     "tensor, expanded": torch.tensor([1.0]).expand(5),
     "tensor with grad": torch.ones(3, requires_grad=True),

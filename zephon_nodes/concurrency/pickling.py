@@ -178,7 +178,8 @@ def _reduce_tensor(tensor: Any) -> Any:
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.is_quantized:
         return tensor.__reduce_ex__(5)
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    data = pickle.PickleBuffer(flat.view(torch.uint8).numpy())
+    # One without elements may have a stride of 0, which ``view`` refuses.
+    data = pickle.PickleBuffer(flat.view(torch.uint8).numpy() if flat.numel() else b"")
     return _tensor, (data, tensor.dtype, tuple(tensor.shape), tensor.requires_grad)
 
 
