@@ -7,6 +7,7 @@ import os
 import socket
 from collections import deque
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zephon_nodes.concurrency import blocks, transport
-from zephon_nodes.concurrency.blocks import LENT, LENT_BYTES, Ring
-from zephon_nodes.concurrency.transport import INLINE, Channel
+from zephon_nodes.concurrency.blocks import SEGMENT, Segments
+from zephon_nodes.concurrency.transport import INLINE, LENT_BYTES, Channel
 
 BIG = 2 * INLINE
 
@@ -76,15 +77,28 @@ def test_what_is_held_never_changes_whatever_is_held_and_for_how_long(steps):
                 assert got.flags.writeable
 
 
-def test_arrays_lie_in_the_block_without_a_copy_and_the_block_is_used_again():
+def written(channel):
+    """How much of a sender's memory was ever taken."""
+    return max((stop for free in channel._ours._free for stop, _ in free), default=0)
+
+
+def test_arrays_lie_in_blocks_without_a_copy_and_blocks_are_used_again():
     with channels() as (a, b):
         first = across(a, b, np.zeros(BIG, np.uint8))
         place = first.ctypes.data
         del first
+        across(a, b, "takes the block back")
         second = across(a, b, np.ones(BIG, np.uint8))
         third = across(a, b, np.ones(BIG, np.uint8))
-        assert place in (second.ctypes.data, third.ctypes.data)
-        assert second.ctypes.data != third.ctypes.data
+        assert place == second.ctypes.data != third.ctypes.data
+
+
+def test_an_array_that_is_kept_keeps_none_of_the_others_that_came_with_it():
+    with channels() as (a, b):
+        kept = [across(a, b, [np.full(BIG, i, np.uint8) for _ in range(8)])[3] for i in range(100)]
+        across(a, b, None)
+        assert sum(b._lent.values()) == 100 * BIG
+        assert all((array == i).all() for i, array in enumerate(kept))
 
 
 REMAINS = {
@@ -109,13 +123,14 @@ def test_a_block_is_held_by_whatever_is_left_of_its_arrays(how):
         assert not np.asarray(first).any()
 
 
-def test_a_consumer_that_keeps_everything_costs_no_descriptor_and_no_block():
+def test_a_consumer_that_keeps_everything_costs_no_descriptor_and_no_more_memory_than_is_lent():
     with channels() as (a, b):
-        kept = [across(a, b, np.full(BIG, i % 250, np.uint8)) for i in range(LENT + 3)]
-        before, made = descriptors(), len(a._ring._blocks)
-        kept += [across(a, b, np.full(BIG, i % 250, np.uint8)) for i in range(LENT + 3, 3000)]
+        count = LENT_BYTES // BIG
+        kept = [across(a, b, np.full(BIG, i % 250, np.uint8)) for i in range(count + 3)]
+        before = descriptors()
+        kept += [across(a, b, np.full(BIG, i % 250, np.uint8)) for i in range(count + 3, 2000)]
         assert descriptors() == before
-        assert len(a._ring._blocks) == made <= LENT + 2
+        assert len(a._ours.memory) == 1 and written(a) <= LENT_BYTES + 4 * BIG
         assert all((array == i % 250).all() for i, array in enumerate(kept))
 
 
@@ -130,25 +145,26 @@ def test_what_is_lent_is_bounded_in_bytes():
 def test_two_messages_may_wait_for_their_answers():
     """As of a process that has its next task at hand, while the other end holds all that it may."""
     with channels() as (a, b):
-        kept = []
-        for i in range(4 * LENT):
-            a.send([i, np.full(BIG, 2 * i, np.uint8)])
-            a.send([i, np.full(BIG, 2 * i + 1, np.uint8)])
+        kept, large = [], 8 * BIG
+        for i in range(LENT_BYTES // large):
+            a.send([i, np.full(large, 2 * i % 251, np.uint8)])
+            a.send([i, np.full(large, (2 * i + 1) % 251, np.uint8)])
             for _ in range(2):
                 kept.append(b.receive()[1])
-                b.send(np.zeros(BIG, np.uint8))
+                b.send(np.full(large, 255, np.uint8))
             kept += [a.receive(), a.receive()]
-        assert len(a._ring._blocks) <= LENT + 2 and len(b._ring._blocks) <= LENT + 2
-        assert [int(x[-1]) for x in kept if x[-1]] == list(range(1, 8 * LENT))
+        assert max(written(a), written(b)) <= LENT_BYTES + 4 * large
+        assert [int(x[-1]) for x in kept if x[-1] != 255] == [i % 251 for i in range(2 * LENT_BYTES // large)]
 
 
-def test_a_block_that_became_too_small_is_replaced():
+def test_what_is_larger_than_a_segment_gets_one_of_its_own(monkeypatch):
+    monkeypatch.setattr(blocks, "SEGMENT", 4 * BIG)
     with channels() as (a, b):
-        for size in (BIG, 40 * BIG, BIG, 400 * BIG, 300 * BIG):
-            got = across(a, b, np.full(size, 7, np.uint8))
-            assert got.all() and len(got) == size
+        for size in (BIG, 40 * BIG, BIG, 400 * BIG, BIG, 300 * BIG, 3 * BIG):
+            got = across(a, b, [np.full(size, 7, np.uint8)] * 2)
+            assert all(array.all() and len(array) == size for array in got)
             del got
-        assert len(a._ring._blocks) <= LENT + 2
+        assert [len(memory) for memory in a._ours.memory] == [4 * BIG, 40 * BIG, 400 * BIG]
 
 
 def test_many_large_buffers_in_one_message():
@@ -180,13 +196,40 @@ def _explode(array):
 
 def test_what_cannot_be_unpickled_is_an_error_after_which_the_channel_goes_on():
     with channels() as (a, b):
-        for _ in range(LENT + 5):
+        for _ in range(300):
             a.send(Poison())
             with pytest.raises(ValueError, match="not on this side"):
                 b.receive()
             b.send(None)
             a.receive()
         assert across(a, b, "fine") == "fine"
+        assert written(a) <= 8 * BIG
+
+
+def _refused(received, *args):
+    """As in a process that may open no more files."""
+    data, fds, *_ = received(*args)
+    for fd in fds:
+        os.close(fd)
+    return data, [], 0, None
+
+
+def test_memory_that_did_not_arrive_is_an_error_for_each_message_in_it_and_for_no_other(monkeypatch):
+    monkeypatch.setattr(blocks, "SEGMENT", BIG)
+    with channels() as (a, b):
+        with monkeypatch.context() as patch:
+            patch.setattr(transport.socket, "recv_fds", partial(_refused, socket.recv_fds))
+            a.send(np.ones(BIG, np.uint8))
+            with pytest.raises(OSError, match="too many files are open"):
+                b.receive()
+        b.send(None)
+        a.receive()
+        a.send(np.full(2 * BIG, 7, np.uint8))
+        assert (b.receive() == 7).all()
+        b.send(None)
+        a.receive()
+        a.send(bytes(100))
+        assert b.receive() == bytes(100)
 
 
 def test_the_end_of_the_other_end_is_an_end_of_file_in_every_state():
@@ -219,20 +262,38 @@ def test_without_memfd_an_unlinked_file_does(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# rings
+# segments
 
 
-def test_a_ring_gives_the_warmest_block_that_is_large_enough():
-    ring = Ring()
-    small, large = ring.take(10), ring.take(5 << 20)
-    for number, _, fd in (small, large):
+@given(st.lists(st.tuples(st.integers(1, 40_000), st.integers(0, 8)), max_size=80))
+def test_blocks_never_overlap_and_free_places_grow_together_again(steps):
+    segments = Segments()
+    taken: list = []
+    for size, keep in steps:
+        address, memory = segments.take(size)
+        assert len(memory) == size
+        room = -(-size // 4096) * 4096
+        assert all(address + room <= at or at + other <= address for at, other in taken)
+        taken.append((address, room))
+        while len(taken) > keep:
+            segments.back(taken.pop(len(taken) // 2)[0])
+    for address, _ in taken:
+        segments.back(address)
+    for fd, _ in segments.fresh:
         os.close(fd)
-        ring.back(number)
-    assert ring.take(20)[0] == large[0]
-    assert ring.take(20)[0] == small[0]
-    _, _, fd = ring.take(20)
-    assert fd is not None
-    os.close(fd)
+    assert segments._free == [[(0, SEGMENT)]] * bool(steps)
+
+
+def test_the_lowest_place_with_room_is_taken():
+    segments = Segments()
+    addresses = [segments.take(size)[0] for size in (8192, 4096, 8192, 4096)]
+    for fd, _ in segments.fresh:
+        os.close(fd)
+    segments.back(addresses[1])
+    segments.back(addresses[2])
+    assert segments.take(10_000)[0] == addresses[1]
+    segments.back(addresses[0])
+    assert segments.take(100)[0] == addresses[0]
 
 
 def test_memory_is_nameless_and_its_descriptor_is_closed_once_it_is_mapped():

@@ -21,7 +21,8 @@ sys.path.insert(0, HERE)
 
 
 def watch(pid, out, stop):
-    """Peak RSS (sum over the tree; shared pages count once per process) and peak PSS, in MB."""
+    """Peak RSS (sum over the tree; shared pages count once per process) and peak PSS, in bytes, of the moments in which this
+    thread gets a turn; the worker itself adds up the peaks of its processes."""
     import psutil
 
     n = 0
@@ -75,7 +76,7 @@ def one(job, w, a):
         "opt": list(opts),
         "error": "no result: " + err[-300:],
     }
-    r["peak_rss_mb"], r["peak_pss_mb"] = mem["rss"] >> 20, mem["pss"] >> 20
+    r["peak_rss_mb"], r["peak_pss_mb"] = r.get("peak_rss", mem["rss"]) >> 20, mem["pss"] >> 20
     if "error" in r or a.verbose:
         r["stderr"] = err[-1500:]
     return r
