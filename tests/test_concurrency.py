@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
+import weakref
 from contextlib import contextmanager
 
 import pytest
@@ -213,6 +214,26 @@ def test_an_error_in_the_driver_reaches_the_loop():
     with pytest.raises(Exception, match="no state today"):
         list(pipeline)
     assert not running()
+
+
+class Thing:
+    """What a weak reference can be made to."""
+
+
+@pytest.mark.parametrize("runner", ["inline", "thread"])
+def test_batches_that_the_loop_has_dropped_are_held_by_nobody(runner):
+    """A thread that waits for its next task would hold what came of the last one: a batch each."""
+    dropped = threading.Semaphore(0)
+
+    def things(batch):
+        thing = Thing()
+        weakref.finalize(thing, dropped.release)
+        return {"thing": thing, "v": len(batch)}
+
+    batches = iter(Pipeline(source(12), runner=runner, parallelism=2).map(dict).batch(2).map_batch(things))
+    assert [next(batches)["v"] for _ in range(6)] == [2] * 6
+    assert all(dropped.acquire(timeout=LONG) for _ in range(6))
+    assert next(batches, None) is None
 
 
 @pytest.mark.parametrize(("prefetch", "parallelism"), [(1, 1), (4, 2), (100, 1)])

@@ -243,6 +243,7 @@ def _work(
             except BaseException as error:  # noqa: BLE001 - SystemExit of user code: else nobody would hear of the task
                 task.items = [Failure(error)]
             mail.put(task)
+            del task  # else what it gave would live until the next one comes
             if tidy is not None and time.monotonic() - tidied > _TIDY_SECONDS:
                 tidy()
                 tidied = time.monotonic()
