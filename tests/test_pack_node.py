@@ -149,6 +149,8 @@ NO_DOCUMENTS = {
     "a long loss_mask": {"input_ids": [1, 2], "loss_mask": [1, 1, 0]},
     "a loss_mask of two axes": {"input_ids": [1, 2], "loss_mask": [[1], [1]]},
     "no loss_mask": {"input_ids": [1, 2], "loss_mask": None},
+    "a loss_mask of texts": {"input_ids": [1, 2], "loss_mask": ["yes", "no"]},
+    "a loss_mask with a null": {"input_ids": [1, 2], "loss_mask": [1, None]},
 }
 
 

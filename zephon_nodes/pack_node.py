@@ -162,6 +162,8 @@ def check_document(payload: Any, aligned: Sequence[str] = ()) -> int:
         shape = np.shape(payload[field])
         if not shape or shape[0] != length or (field == "loss_mask" and len(shape) > 1):
             raise ValueError(f"field {field!r} has shape {shape}, but input_ids of its document has {length} tokens")
+        if field == "loss_mask" and np.asarray(payload[field]).dtype.kind not in "biuf":
+            raise ValueError(f"loss_mask must be numbers or bools, got {np.asarray(payload[field]).dtype}")
     return length
 
 

@@ -23,7 +23,17 @@ from zephon_nodes.hashing import I64
 I32: TypeAlias = "npt.NDArray[np.int32]"
 
 IGNORE = -100
+_INT32_RANGE = np.iinfo(np.int32)
 _INT32 = np.dtype(np.int32)
+
+
+def check_token_id(name: str, value: Any) -> None:
+    """Raises ``ConfigError`` unless ``value`` is an int that fits into int32, or None."""
+    fits = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if value is not None and not (fits and _INT32_RANGE.min <= value <= _INT32_RANGE.max):
+        raise ConfigError(
+            f"{name} must be an integer that fits into int32, or None for the tokenizer's own, got {value!r}"
+        )
 
 
 def assemble(

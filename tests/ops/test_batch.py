@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from runs import Lanes, chained, expected, lane_rows, round_robin, run, source
 from tokenizers_for_tests import TEXTS, train_tokenizer
 
-from zephon_nodes import Batch, ConfigError, Dataset, Pipeline, Read, StaticMixtureWorkSource
+from zephon_nodes import Batch, ConfigError, Dataset, PackFlat, Pipeline, Read, StaticMixtureWorkSource
 from zephon_nodes.testing import assert_any_schedule, assert_any_world, assert_resumes_everywhere
 
 RUNNERS = [{"runner": "inline"}, {"runner": "thread", "parallelism": 2}]
@@ -140,6 +141,14 @@ def test_a_size_that_is_no_number_of_records_is_refused_at_construction(wrong):
     """Report T14: a batch size of 0 made a loader hang."""
     with pytest.raises(ValueError, match="microbatch_size must be an integer of at least 1, got"):
         Batch(Read(source()), wrong)
+
+
+@pytest.mark.parametrize("wrong", [2**40, -(2**31) - 1, 1.0, True, "<pad>"])
+@pytest.mark.parametrize("node", [Batch, PackFlat])
+def test_padding_that_is_no_token_id_is_refused_at_construction(node, wrong):
+    with pytest.raises(ConfigError, match="pad_token_id must be an integer that fits into int32"):
+        node(Read(source()), 2, pad_token_id=wrong)
+    assert Batch(Read(source()), 2, pad_token_id=np.int64(2**31 - 1)).pad_token_id == 2**31 - 1
 
 
 def test_what_pad_and_drop_last_say_is_in_the_recipe_and_the_size_is_not():

@@ -13,6 +13,7 @@ from zephon_nodes.microbatch import Microbatch
 from zephon_nodes.node import Gives, Node, Runner, Setup
 from zephon_nodes.pack_node import token_count
 from zephon_nodes.stream import Drop, Record, Together, merged
+from zephon_nodes.training import check_token_id
 from zephon_nodes.work.base import check_at_least
 
 
@@ -59,6 +60,7 @@ class Batch(Node):
         for setting, value in (("microbatch_size", microbatch_size), ("max_tokens", max_tokens)):
             if value is not None:
                 check_at_least(setting, value, 1)
+        check_token_id("pad_token_id", pad_token_id)
         self.microbatch_size = microbatch_size
         self.fixed_size = microbatch_size if max_tokens is None else None
         self.max_tokens, self.drop_last = max_tokens, drop_last

@@ -13,7 +13,7 @@ from zephon_nodes.node import Node, OnError, Runner, Setup
 from zephon_nodes.pack_node import Homogeneity, PackNode, check_documents, packed_record
 from zephon_nodes.packing import Part
 from zephon_nodes.stream import Record
-from zephon_nodes.training import assemble
+from zephon_nodes.training import assemble, check_token_id
 
 
 class PackFlat(PackNode):
@@ -79,6 +79,7 @@ class PackFlat(PackNode):
         clash = {"input_ids", "position_ids", "document_ids", "padding_length", "next_id"} & set(fields)
         if isinstance(fields, str) or clash:
             raise ConfigError(f"pack_flat: fields must be a list of names other than its own outputs, got {fields!r}")
+        check_token_id("pad_token_id", pad_token_id)
         self.fields = sorted({*fields} - {"loss_mask"})
         self.aligned = tuple(self.fields)
         self._pad = pad_token_id
