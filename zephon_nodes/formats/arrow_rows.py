@@ -193,19 +193,29 @@ def _plain(array: pa.Array) -> Reader | None:
 
 
 def _binary(array: pa.Array) -> Reader:
-    at, data = _offsets(array, _BINARY[array.type]).data, memoryview(array.buffers()[2] or b"")
-    if array.type in (pa.string(), pa.large_string()):
-        return lambda index: [str(data[at[i] : at[i + 1]], "utf-8") for i in index]
-    return lambda index: [bytes(data[at[i] : at[i + 1]]) for i in index]
+    offsets, raw = _offsets(array, _BINARY[array.type]), array.buffers()[2] or b""
+    text = array.type in (pa.string(), pa.large_string())
+
+    def read(index: Sequence[int]) -> list[Any]:
+        at, data = offsets.data, memoryview(raw)  # each call has its own: without the GIL no two threads may share one
+        if text:
+            return [str(data[at[i] : at[i + 1]], "utf-8") for i in index]
+        return [bytes(data[at[i] : at[i + 1]]) for i in index]
+
+    return read
 
 
 def _number_lists(child: pa.Array, edges: npt.NDArray[Any]) -> Reader:
     """Of an array whose list ``i`` is from edge ``i`` to the next one of ``child``."""
-    values, at = _values(child), edges.data
-    if not child.null_count:
-        return lambda index: [values[at[i] : at[i + 1]].copy() for i in index]
-    valid = _validity(child)
-    return lambda index: [_number_list(values[at[i] : at[i + 1]], valid[at[i] : at[i + 1]]) for i in index]
+    values, valid = _values(child), _validity(child) if child.null_count else None
+
+    def read(index: Sequence[int]) -> list[Any]:
+        at = edges.data
+        if valid is None:
+            return [values[at[i] : at[i + 1]].copy() for i in index]
+        return [_number_list(values[at[i] : at[i + 1]], valid[at[i] : at[i + 1]]) for i in index]
+
+    return read
 
 
 def _number_list(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> Any:
