@@ -232,6 +232,7 @@ def test_batches_that_the_loop_has_dropped_are_held_by_nobody(runner):
 
     batches = iter(Pipeline(source(12), runner=runner, parallelism=2).map(dict).batch(2).map_batch(things))
     assert [next(batches)["v"] for _ in range(6)] == [2] * 6
+    gc.collect()  # without the GIL, what another thread has made is freed by that one, when it next does anything, or here
     assert all(dropped.acquire(timeout=LONG) for _ in range(6))
     assert next(batches, None) is None
 

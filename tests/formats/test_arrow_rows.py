@@ -28,8 +28,6 @@ TYPES = {
     pa.binary(): BLOB,
     pa.large_binary(): BLOB,
     pa.binary(3): st.binary(min_size=3, max_size=3),
-    pa.string_view(): TEXT,
-    pa.list_(pa.binary_view()): st.lists(BLOB | st.none(), max_size=3),
     pa.null(): st.none(),
     pa.date32(): st.dates(),
     pa.timestamp("us", "UTC"): st.datetimes(timezones=st.just(datetime.timezone.utc)),
@@ -49,6 +47,8 @@ TYPES = {
     pa.list_(pa.struct([("x", pa.binary())])): st.lists(st.fixed_dictionaries({"x": BLOB | st.none()}), max_size=2),
     pa.map_(pa.string(), pa.int32()): st.lists(st.tuples(TEXT, INT), max_size=2, unique_by=lambda pair: pair[0]),
 }
+if hasattr(pa, "string_view"):  # pyarrow 16 and later
+    TYPES |= {pa.string_view(): TEXT, pa.list_(pa.binary_view()): st.lists(BLOB | st.none(), max_size=3)}
 
 
 def plain(value):

@@ -258,7 +258,8 @@ def _values(array: pa.Array) -> npt.NDArray[Any]:
     buffer = array.buffers()[1]
     if pa.types.is_boolean(array.type):
         return _bits(buffer, array)
-    dtype = np.dtype(array.type.to_pandas_dtype())
+    kind = "f" if pa.types.is_floating(array.type) else "u" if pa.types.is_unsigned_integer(array.type) else "i"
+    dtype = np.dtype(f"{kind}{array.type.bit_width // 8}")  # to_pandas_dtype wants pandas, before pyarrow 26
     return (
         np.frombuffer(buffer or b"", dtype, len(array) + array.offset)[array.offset :]
         if len(array)
