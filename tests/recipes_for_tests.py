@@ -82,7 +82,8 @@ def static_sources(draw, folder, lanes=None):
     if not lanes and draw(st.booleans()):
         rest = [name for name in NAMES if name not in names][:1]
         if not (rest and source.token_estimation):
-            source = source.amended(3, dict.fromkeys([*names[:1], *rest], 1), datasets(folder, rest), epoch=1)
+            at = 3 if source.endless else 0  # what has an end may have it before
+            source = source.amended(at, dict.fromkeys([*names[:1], *rest], 1), datasets(folder, rest), epoch=1)
     return source
 
 
