@@ -80,7 +80,10 @@ def describe_function(function: Callable[..., Any], version: Any = None) -> dict
     said.update({name: _as_json(value) for name, value in own.items() if _is_constant(value)})
     target = function if hasattr(function, "__qualname__") else type(function)
     module = getattr(target, "__module__", None) or "builtins"
-    out: dict[str, Any] = {"function": f"{module}.{target.__qualname__}"}
+    name = (
+        function.__name__ if isinstance(function, np.ufunc) else target.__qualname__
+    )  # numpy 1 gives them no other name
+    out: dict[str, Any] = {"function": f"{module}.{name}"}
     return out | ({"bound": said} if said else {}) | ({"version": version} if version is not None else {})
 
 

@@ -24,6 +24,7 @@ from zephon_nodes.storage import StoredFile
 
 VALUE = "value"  # the column of files that hold no structs
 _FILES = 64
+_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 
 class VortexFormat:
@@ -128,8 +129,7 @@ def _batch(array: pa.Array) -> pa.RecordBatch:
 
 def _plain(column: pa.Array) -> pa.Array:
     """Views as offsets, which rows are read from faster."""
-    views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}  # unknown to pyarrow 15
-    return column.cast(views[column.type]) if column.type in views else column
+    return column.cast(_VIEWS[column.type]) if column.type in _VIEWS else column
 
 
 @contextmanager

@@ -194,7 +194,8 @@ def _scan(file: StoredFile, data: StoredFile) -> _Scanned:
     with data.open() as stream, read_errors(file, "read the headers of"):
         try:
             with tarfile.open(fileobj=stream, mode="r:", errors="surrogateescape") as tar:
-                while (member := tar.next()) is not None:
+                # With no member at all next() seeks to byte -1, in Python 3.10.
+                while tar.offset and (member := tar.next()) is not None:
                     found.add(member)
                     tar.members = []  # type: ignore[attr-defined]  # it would keep every header
                 at = tar.offset
